@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal, Protocol
 
@@ -244,6 +244,10 @@ class Measurement:
     beginning_samples: int | None = None
     """Samples at the beginning of an iterable dataset, where the measurement saw no end of an epoch: only their rate is
     known. ``None`` where whole epochs were measured, or training began anywhere in the order."""
+    idle_workers: int = 0
+    """Loader workers that got no data although each had its turn; of several ranks the fewest in one."""
+    is_uneven: bool = False
+    """Whether loader workers of an iterable dataset got different amounts: none, or its end while others went on."""
     batch_bytes: int = 0
     """Bytes of the tensors in a batch; 0 where unknown."""
     batch_tensors: int = 1
@@ -289,6 +293,21 @@ class Measurement:
         """By which share of its time the fastest rank's own part of a step is shorter than the slowest one's."""
         own = [rank.own_seconds for rank in self.ranks]
         return 1 - min(own) / max(own) if own and max(own) > 0 else None
+
+
+def workers_with_data(measured: Iterable[tuple[Config, Measurement]], batch_size: int) -> int | None:
+    """Return the most loader workers that got data at a batch size; ``None`` where none was without.
+
+    An indexed dataset has fewer batches the larger they are; a stream's workers divide its shards at any size.
+    """
+    alike = [(config, each) for config, each in measured if each.is_uneven or config.batch_size <= batch_size]
+    is_told = any(each.idle_workers for _, each in alike)
+    return max(config.num_workers - each.idle_workers for config, each in alike) if is_told else None
+
+
+def is_beginning_shared(config: Config, measured: Measurement) -> bool:
+    """Return whether several workers or ranks read a stream, of which the measurement saw only the beginning."""
+    return measured.beginning_samples is not None and config.ranks * max(1, config.num_workers) > 1
 
 
 OF_LOOP = ("batches", "missing", "earlier", "beside")

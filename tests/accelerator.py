@@ -442,6 +442,7 @@ class FakeStream:
     _given: list[float] = field(default_factory=list)
 
     batch_tensors, digests, workers, unique_share, idle_workers = 1, (), (), 1.0, 0
+    is_uneven = False
     digests_of_others: tuple[Any, ...] = ()
     misstated_batches, freezes_epoch, dataset, epoch_samples = None, False, None, None
 

@@ -54,6 +54,18 @@ class OneShard(CountingUp):
         return iter(()) if worker and worker.id else super().__iter__()
 
 
+class Shards(IterableDataset[torch.Tensor]):
+    """Samples in shards, which workers take in turns and read whole."""
+
+    def __init__(self, *sizes: int) -> None:
+        self._sizes = sizes
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        worker = get_worker_info()
+        shards = range(worker.id if worker else 0, len(self._sizes), worker.num_workers if worker else 1)
+        return (torch.tensor([1000.0 * shard + k]) for shard in shards for k in range(self._sizes[shard]))
+
+
 class SlowToOpen(Squares):
     """Each process that reads it sleeps before its first item, as one that opens files or an archive."""
 

@@ -129,6 +129,8 @@ class SimulatedMachine:
     """How many times as long a sample takes in a part of the epoch, by the place where a measurement begins."""
     beginning_samples: int | None = None
     """What each measurement says to have seen of an iterable dataset."""
+    shards: int | None = None
+    """Shards of an iterable dataset: as many workers get data."""
     seed: int = 0
     seconds: float = 2.0
     """What a measurement costs."""
@@ -262,6 +264,7 @@ class SimulatedMachine:
         taken = self._taken(self.seconds)
         cost = self.beside(config, taken)
         rate = config.samples_per_step / cost.total * factor
+        idle = max(0, config.num_workers - (self.shards or config.num_workers))
         split = StepTime(
             data_wait=cost.wait,
             host_to_device=0.0,
@@ -281,6 +284,8 @@ class SimulatedMachine:
             host_memory_bytes=self.peak(config),
             persistence_gain=self.persistence_gain if config.num_workers else None,
             beginning_samples=self.beginning_samples,
+            idle_workers=idle,
+            is_uneven=idle > 0,
             epoch_samples=None,
             conditions=self._conditions(self.used(config), taken) if taken else conditions,
         )

@@ -11,7 +11,7 @@ from autotune.config import Config, StepKey
 from autotune.machine.host import Host
 from autotune.outcome import Outcome
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, Trace
-from autotune.records import ONE_THREAD, Attempt, Measurement, Probe, Trial, WorkloadFacts
+from autotune.records import ONE_THREAD, Attempt, Measurement, Probe, Trial, WorkloadFacts, workers_with_data
 
 LEAST_SHARE = 0.1
 """Share of the training time from which a part counts as a limit of the rate."""
@@ -275,8 +275,11 @@ class Evidence:
 
     @property
     def even(self) -> frozenset[Config]:
-        """The configurations with the same step that were measured alone, and without a pause, each time."""
-        uneven = {config for config, each in self._alike if each.pauses or each.conditions.disturbances}
+        """The configurations with the same step that were measured alone each time, without a pause or idle workers."""
+        found = (
+            (config, each.pauses or each.idle_workers or each.conditions.disturbances) for config, each in self._alike
+        )
+        uneven = {config for config, is_uneven in found if is_uneven}
         return frozenset(config for config, _ in self._alike if config not in uneven)
 
     @property
@@ -287,6 +290,13 @@ class Evidence:
         for trial in self.trials:
             if trial.measurement is not None and self._step(trial.config) == step:
                 yield trial.config, trial.measurement
+
+    @property
+    def are_more_idle(self) -> bool:
+        """Whether more workers would get no data: of as many, or of the next more, some got none."""
+        trials = [(trial.config, trial.measurement) for trial in self.trials if trial.measurement is not None]
+        got = workers_with_data([(self.config, self.measurement), *trials], self.config.batch_size)
+        return got is not None and self.config.num_workers >= got
 
     def is_no_faster(self, is_meant: Callable[[Config], bool]) -> bool:
         """Return whether the meant configurations were measured with the same step, and none is faster."""

@@ -163,9 +163,11 @@ def _slow_receive(evidence: Evidence) -> Finding | None:
 def _workers_advice(evidence: Evidence) -> str:
     """Return advice on the number of workers; they wait at the same time, but compute only on so many CPUs.
 
-    None are proposed that were measured and are no faster, failed, or are not expected to gain.
+    None are proposed that were measured and are no faster, got no data, failed, or are not expected to gain.
     """
     workers, busy = evidence.config.num_workers, 1 - (evidence.blocked_share or 0.0)
+    if evidence.are_more_idle:
+        return ""
     if any(lost(lambda other: other.num_workers > workers) for lost in (evidence.is_no_faster, evidence.lost_clearly)):
         return ""
     if failed := _failed_workers(evidence):

@@ -130,6 +130,14 @@ def on_unseen_samples(typical: Measurement, measured: Sequence[Measurement], fac
         )
 
 
+def on_uneven_workers(trial: Trial) -> Iterator[str]:
+    """Yield that workers get different amounts of a stream: its beginning does not tell the rate of an epoch."""
+    assert trial.measurement
+    workers, idle = f"of {trial.config.num_workers} loader workers", trial.measurement.idle_workers
+    seen = f"{idle} {workers} got no data" if idle else f"one {workers} had no data left while others went on"
+    yield f"{seen}: fewer and fewer may build batches until an epoch ends, and only its beginning was measured"
+
+
 def on_validation(typical: Measurement, before: Measurement) -> Iterator[str]:
     """Yield that validation has a peak of memory of its own, where the answer takes more than before, and much."""
     share = typical.epoch_peak_bytes / typical.memory_limit_bytes

@@ -117,6 +117,8 @@ def _report(run: TimedRun, window: Window, warm: WarmStep, conditions: Condition
         conditions=conditions,
         loss=None if loss is None else float(loss),
         beginning_samples=beginning,
+        idle_workers=stream.idle_workers,
+        is_uneven=stream.is_uneven,
         batch_bytes=stream.batch_bytes,
         batch_tensors=stream.batch_tensors,
         unique_share=stream.unique_share,
@@ -214,6 +216,8 @@ def loader_notes(loader: BatchStream, config: Config, in_flight: int) -> Iterato
         )
     if loader.idle_workers:
         yield f"{loader.idle_workers} of {config.num_workers} loader workers got no data: fewer are as fast"
+    elif loader.is_uneven:
+        yield "a loader worker had no data left while others went on: they got different amounts"
     if loader.freezes_epoch:
         yield "the dataset's set_epoch does not reach persistent workers: each keeps its own copy of the dataset"
     if loader.unique_share < 1:

@@ -35,6 +35,8 @@ NOTED, END = 128, -1
 SIGMAS = 5.0
 """Standard deviations by which workers have more samples in common than by chance, if they yield the same ones."""
 SKIPPED_AT_ONCE = 10_000
+UNEVEN = 1.1
+"""Ratio of the batches of two workers in an epoch, in turns, from which they have different amounts."""
 GOLDEN = 0.6180339887498949
 """The golden ratio: multiples of it, without their whole part, spread evenly however many they are."""
 
@@ -335,6 +337,10 @@ class BatchStream:
         if isinstance(epoch_batches, float) and self._said is not None:
             self._most = max(1, int(self._said * epoch_batches))
         self._gone = counter.built
+        self._taken = [0] * len(self._gone)
+        """Batches of each worker that were handed out in the current epoch."""
+        self._ran_out = False
+        """Whether a worker was passed over while others had batches left."""
         self._iterator: Iterator[Any] | None = None
         self.position = 0
         """Batches of the current epoch handed out so far."""
@@ -378,6 +384,7 @@ class BatchStream:
         if set_epoch:
             set_epoch(self.epochs)  # as training has to, for another order in each
         self._gone = self._counter.built
+        self._taken = [0] * len(self._gone)
         self._iterator = iter(self._loader)  # as trainers do: workers of an epoch that was cut short end after that
         workers = frozenset(worker.pid for worker in getattr(self._iterator, "_workers", ()))
         if workers != self._noted:  # so that nothing of theirs is left should they fail
@@ -399,6 +406,8 @@ class BatchStream:
         batch, built = counted
         self.samples = built.samples
         self._gone[built.worker] = built.before + 1  # all before it is handed out, or of an epoch cut short
+        self._taken[built.worker] += 1
+        self._ran_out |= self._taken[built.worker] > 1 + UNEVEN * min(self._taken)
         self.consumed += 1
         self.position += 1
         return batch
@@ -463,9 +472,20 @@ class BatchStream:
 
     @property
     def idle_workers(self) -> int:
-        """Workers that have built nothing although each had its turn more than once."""
-        had_their_turn = self.consumed > 2 * self._loader.num_workers
+        """Workers that have built nothing although each had its turn more than once; 0 where they take none."""
+        had_their_turn = self._takes_turns and self.consumed > 2 * self._loader.num_workers
         return self._counter.empty_workers if had_their_turn and self._loader.num_workers else 0
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether workers of an iterable dataset got different amounts; those that take no turns do not tell."""
+        is_iterable = isinstance(self._loader.dataset, IterableDataset)
+        return is_iterable and self._takes_turns and (self._ran_out or self.idle_workers > 0)
+
+    @property
+    def _takes_turns(self) -> bool:
+        """Whether batches come from the workers in turns, and not from whichever is ready."""
+        return bool(getattr(self._loader, "in_order", True))
 
     @property
     def unique_share(self) -> float:

@@ -241,6 +241,8 @@ def _measurement(ranks: Sequence[Measurement]) -> Measurement:
         epoch_host_memory_bytes=fullest.epoch_host_memory_bytes,
         conditions=_conditions(slowest.conditions, [measured.conditions for measured in ranks]),
         loss=next((loss for loss in losses if loss is None or loss != loss or abs(loss) == float("inf")), losses[0]),
+        idle_workers=min(measured.idle_workers for measured in ranks),
+        is_uneven=any(measured.is_uneven for measured in ranks),
         stopped_early=any(measured.stopped_early for measured in ranks),
         ranks=shares,
         notes=tuple(dict.fromkeys(note for measured in ranks for note in measured.notes)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from autotune.diagnosis.notes import (
     on_disturbances,
     on_other_batch,
     on_places,
+    on_uneven_workers,
     on_unseen_samples,
     on_validation,
 )
@@ -29,7 +30,7 @@ from autotune.report.result import Result
 from autotune.result import Verdict, verdict_text
 from autotune.search.bound import NOTHING_LEFT
 from autotune.search.feasibility import Fitting
-from autotune.search.known import End, Known
+from autotune.search.known import Known
 from autotune.search.landscape import landscape_of
 from autotune.search.observations import GAIN
 from autotune.search.option_looks import tried_options
@@ -46,6 +47,10 @@ CACHE_LOST = (
     "the dataset keeps the samples that a process has read: from the second epoch on your settings read them from "
     "memory, while the alternative's workers read them anew; only first epochs were measured, so nothing is decided"
 )
+OF_SCRIPT = "an epoch that is short enough to be measured whole"
+OF_FUNCTION = f"{OF_SCRIPT} (epoch_batches ends it earlier)"
+OR_ALONE = ", or one reader for all of it (--num-workers 0,1)"
+"""The remedies where the rest of a stream may run at another rate than its beginning."""
 NO_TIME = "there was no time to prove an answer (give a larger --budget)"
 
 
@@ -64,12 +69,10 @@ def answer(known: Known) -> Result:
     remaining = known.forecast.remaining if is_seen else None
     after, decided = _decided(confirmation, confirmed, before, remaining, known.largest_gain, known)
     is_open = decided["verdict"] is Verdict.UNDECIDED
-    missing = _missing(confirmation, confirmed, end) if is_open and not _loses_cache(confirmation, known) else ()
     is_interrupted = end.ending is Ending.INTERRUPTED or (end.is_cut and is_open)
     result = Result(
         **decided,
         objective=space.objective,
-        missing=tuple(missing),
         stop_reason=end.stop_reason,
         facts=known.setup.facts,
         host=known.setup.host,
@@ -105,7 +108,13 @@ def _decided(
     """Return the standing of the answer, and the fields of a result that a proof decides."""
     assert known.end
     assert known.baseline.measurement
-    verdict, chosen, most_gain = _decide(confirmation, remaining, bound, known)
+    verdict, chosen, most_gain = _decide(confirmation, remaining, bound, known.is_contradicted)
+    uneven = known.shown_uneven(_compared(confirmation, before, verdict))
+    is_lost = verdict is not Verdict.NO_GAIN and _loses_cache(confirmation, known)
+    if uneven is not None or is_lost:
+        verdict, chosen, most_gain = Verdict.UNDECIDED, None, None
+    is_open = verdict is Verdict.UNDECIDED and not is_lost
+    missing = _missing(confirmation, confirmed, known, uneven) if is_open else ()
     after, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
     if confirmation and chosen is not None:
         after = with_pauses(confirmation.standing(chosen), known.measured)
@@ -126,6 +135,7 @@ def _decided(
         "speedup": speedup,
         "speedup_ci95": interval,
         "verdict": verdict,
+        "missing": tuple(missing),
         "most_gain": most_gain,
         "likeliest": confirmation.finding(likeliest) if confirmation and likeliest is not None else None,
         "measurement": after.typical,
@@ -134,8 +144,21 @@ def _decided(
         "finalists": confirmation.found if confirmation else (),
         "remaining_gain": bound if is_bounded else max(0.0, known.forecast.highest_limit / after.rate - 1),
         "landscape": landscape_of(known.setup, known.forecast, seen, after.config, disturbed),
-        "notes": (*_notes(confirmation, confirmed, after, before, known), *_left_out(known), *known.end.notes),
+        "notes": (
+            *(on_uneven_workers(uneven) if uneven else ()),
+            *([CACHE_LOST] if is_lost else ()),
+            *_notes(confirmation, confirmed, after, before, known),
+            *_left_out(known),
+            *known.end.notes,
+        ),
     }
+
+
+def _compared(confirmation: Confirmation | None, before: Standing, verdict: Verdict) -> Iterator[Standing]:
+    """Yield the standings that a verdict compares: the baseline's, and the best finalist's where that may be faster."""
+    yield before
+    if confirmation and confirmation.answer is not None and verdict is not Verdict.NO_GAIN:
+        yield confirmation.standing(confirmation.answer)
 
 
 def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None, str]:
@@ -154,7 +177,7 @@ def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None,
         _, decided = _decided(confirmation, confirmed, before, remaining, None, known)
         is_better = decided["verdict"] is Verdict.FASTER and decided["speedup"] >= (1 + GAIN) * result.speedup
         if is_better or not is_same:
-            other = replace(result, **decided, missing=())
+            other = replace(result, **{**decided, "missing": ()})
             return _with_evidence(replace(other, objective=space.objective), given, known), ""
     hoped = known.other_finalist(answer if result.verdict is Verdict.FASTER else known.setup.space.base)
     if is_same and (confirmation is not None or hoped is None or space.objective == "same-batch"):
@@ -181,19 +204,17 @@ def _decide(
     confirmation: Confirmation | None,
     remaining: float | None,
     bound: float | None,
-    known: Known,
+    is_contradicted: Callable[[Config], bool],
 ) -> tuple[Verdict, int | None, float | None]:
     """Return the verdict, the finalist that is the answer (``None`` for the baseline), and the most it may gain.
 
     ``remaining`` is the largest gain that is expected of an untried configuration, ``bound`` the largest possible of
     all: where they leave next to nothing, nobody has to be measured beside the baseline. What was proven beside others
-    and is contradicted by measurements without them is no answer, nor is what later epochs may deny.
+    and is contradicted by measurements without them is no answer.
     """
     index = confirmation.answer if confirmation else None
-    if _loses_cache(confirmation, known):
-        return Verdict.UNDECIDED, None, None
     if confirmation is not None and index is not None and confirmation.is_proven(index):
-        if not confirmation.is_crowded or not known.is_contradicted(confirmation.finalists[index].config):
+        if not confirmation.is_crowded or not is_contradicted(confirmation.finalists[index].config):
             return Verdict.FASTER, index, None
         return Verdict.UNDECIDED, None, None
     if bound is not None and bound < NOTHING_LEFT:
@@ -212,10 +233,16 @@ def _loses_cache(confirmation: Confirmation | None, known: Known) -> bool:
     return confirmation is not None and index is not None and known.loses_cache(confirmation.finalists[index].config)
 
 
-def _missing(confirmation: Confirmation | None, confirmed: Sequence[Trial], end: End) -> Iterator[str]:
+def _missing(
+    confirmation: Confirmation | None, confirmed: Sequence[Trial], known: Known, uneven: Trial | None
+) -> Iterator[str]:
     """Yield the things that would decide an undecided verdict."""
+    assert known.end
     is_over = confirmation is not None and confirmation.answer is None
-    if wanted := "another configuration that runs" if is_over else end.wanted:
+    if uneven is not None:
+        is_single = known.baseline.config.ranks == 1
+        yield (OF_SCRIPT if known.setup.facts.loader_site else OF_FUNCTION) + (OR_ALONE if is_single else "")
+    elif wanted := "another configuration that runs" if is_over else known.end.wanted:
         yield wanted
     if busy := busy_text(confirmed):
         yield f"a quieter machine ({busy})"
@@ -270,8 +297,7 @@ def _notes(
         for each in (answer, before)
     )
     trace = _nearest_loader(answer.config, known.probes)
-    is_lost = _loses_cache(confirmation, known)
-    caches = [CACHE_LOST] if is_lost else list(on_caches(trace, same)) or list(on_caches(trace, old))
+    caches = list(on_caches(trace, same)) or list(on_caches(trace, old))
     yield from caches
     if confirmation and not confirmation.is_crowded and not caches:
         yield from on_places([one.baselines for one in confirmation.rounds])

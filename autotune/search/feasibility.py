@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from autotune.config import Config
 from autotune.limits import format_size
 from autotune.outcome import Outcome
-from autotune.records import Measurement
+from autotune.records import Measurement, workers_with_data
 from autotune.search.loader_model import LoaderModel
 from autotune.search.observations import CHANCE, Observations
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
+NO_DATA = "it has more loader workers than get data"
+"""The reason not to try a configuration that is no faster than with fewer workers."""
 LEAST_OWN = 0.5
 """Least share of a measured peak that is the training process's own, however much its workers are said to take."""
 
@@ -127,11 +129,23 @@ def refusals_of(
 ) -> Iterator[str | None]:
     """Yield the reason not to try each configuration: it is ``unfit``, or a similar one has failed."""
     failures, of_workers = tuple(_failures(observations)), observations.worker_failures
-    for config, refusal in zip(configs, unfit, strict=True):
+    beyond = beyond_data(configs, observations)
+    for config, refusal, is_beyond in zip(configs, unfit, beyond, strict=True):
+        refusal = refusal or (NO_DATA if is_beyond else None)
         alike = (failure.text for failure in failures if _also_fails(config, failure))
         if len(of_workers) > 1 and config.num_workers:
             refusal = refusal or f"loader workers have failed {len(of_workers)} times: {of_workers[-1]}"
         yield refusal or next(alike, None)
+
+
+def beyond_data(configs: Sequence[Config], observations: Observations) -> list[bool]:
+    """Return whether each configuration has more workers than get data, and fewer that may be had are enough."""
+    measured = [(trial.config, trial.measurement) for trial in observations.trials if trial.measurement]
+    counts, most = {config.num_workers for config in configs}, dict[int, int]()
+    for batch_size in {config.batch_size for config in configs}:
+        if (got := workers_with_data(measured, batch_size)) is not None:
+            most[batch_size] = min((count for count in counts if count >= got), default=got)
+    return [config.num_workers > most.get(config.batch_size, config.num_workers) for config in configs]
 
 
 def _failures(observations: Observations) -> Iterator[_Failure]:

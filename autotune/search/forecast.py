@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from autotune.config import WORKER_OPTIONS, Config
 from autotune.records import Trial
-from autotune.search.feasibility import exceeds, refusals_of
+from autotune.search.feasibility import beyond_data, exceeds, refusals_of
 from autotune.search.gp import OWN, Posterior, expected_gain, posterior
 from autotune.search.observations import DISTURBANCE, GAIN, Observations
 from autotune.search.option_looks import usable_step
@@ -192,7 +192,7 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     configs = tuple(dict.fromkeys((*space.configs, *with_options, baseline)))
     position = {config: index for index, config in enumerate(configs)}
     prediction = predict(configs, observations)
-    counted = [trial for trial in feasible(observations) if trial.config in position]
+    counted = feasible(observations, configs)
     index = [position[trial.config] for trial in counted]
     rates = np.array([trial.rate for trial in counted], dtype=float)
     taken = [measured.conditions.taken_share for trial in counted if (measured := trial.measurement)]
@@ -253,10 +253,19 @@ def _are_near(best: Config, configs: Sequence[Config], space: Space) -> NDArray[
     return np.array([config in near for config in configs])
 
 
-def feasible(observations: Observations) -> list[Trial]:
-    """Return the trials, disturbed ones too, that gave a number and left enough memory free; the baseline always."""
-    numbered = [(trial, trial.measurement) for trial in observations.trials if trial.measurement is not None]
-    return [trial for trial, measured in numbered if trial.kind == "baseline" or not exceeds(measured, observations)]
+def feasible(observations: Observations, configs: Sequence[Config]) -> list[Trial]:
+    """Return the trials of these configurations that may be the answer, disturbed ones too; the baseline always.
+
+    They gave a number, left enough memory free, and have no more workers than get data.
+    """
+    is_beyond = dict(zip(configs, beyond_data(configs, observations), strict=True))
+    numbered = [(trial, trial.measurement) for trial in observations.trials if trial.config in is_beyond]
+    return [
+        trial
+        for trial, measured in numbered
+        if measured is not None
+        if trial.kind == "baseline" or not (is_beyond[trial.config] or exceeds(measured, observations))
+    ]
 
 
 def cost(config: Config, base: Config) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -14,8 +14,8 @@ from typing import Any
 
 from autotune.batch_cost import NoiseScale, noise_scale
 from autotune.config import Config
-from autotune.proof import Confirmation, Entry, recorded
-from autotune.records import Measurement, Probe, Trial
+from autotune.proof import Confirmation, Entry, Standing, recorded
+from autotune.records import Measurement, Probe, Trial, is_beginning_shared
 from autotune.search.bound import NOTHING_LEFT, largest_gain, unsure_step
 from autotune.search.feasibility import exceeds
 from autotune.search.forecast import Forecast, cost, feasible, forecast_of
@@ -216,9 +216,8 @@ class Known:
         return self._rivals_in(self.forecast)
 
     def _rivals_in(self, forecast: Forecast) -> tuple[Trial, ...]:
-        trials = [trial for trial in feasible(self.observations) if trial.kind != "baseline"]
-        inside = [trial for trial in trials if trial.config in forecast.position]
-        return tuple(trial for trial in inside if self.observations.distrust(trial.config.amp) is None)
+        trials = [trial for trial in feasible(self.observations, forecast.configs) if trial.kind != "baseline"]
+        return tuple(trial for trial in trials if self.observations.distrust(trial.config.amp) is None)
 
     @cached_property
     def following(self) -> Config | None:
@@ -331,6 +330,16 @@ class Known:
     def fits(self, measured: Measurement) -> bool:
         """Return whether a measurement took no more memory than training may."""
         return not exceeds(measured, self.observations)
+
+    def shown_uneven(self, standings: Iterable[Standing]) -> Trial | None:
+        """Return a trial that shows that workers get different amounts, where that leaves one of these rates open.
+
+        Of a stream that several workers read, and whose beginning alone was measured, the rest may run at other rates.
+        """
+        if not any(is_beginning_shared(each.config, each.typical) for each in standings):
+            return None
+        uneven = [trial for trial in self.history if trial.measurement and trial.measurement.is_uneven]
+        return max(uneven, key=lambda trial: trial.measurement.idle_workers if trial.measurement else 0, default=None)
 
     def is_contradicted(self, config: Config) -> bool:
         """Return whether the measurements that nobody disturbed have the baseline ahead of a configuration."""

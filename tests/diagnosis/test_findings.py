@@ -118,9 +118,11 @@ def test_the_cause_comes_first_with_evidence_and_something_to_do(name: str) -> N
         assert "  " not in finding.what + finding.advice
 
 
-def tried(known: Evidence, rate: float | None = None, outcome: Outcome = Outcome.OK, **settings: Any) -> Evidence:
+def tried(
+    known: Evidence, rate: float | None = None, outcome: Outcome = Outcome.OK, idle: int = 0, **settings: Any
+) -> Evidence:
     """The same with one more trial, with other settings of the loader."""
-    gave = None if rate is None else examples.measurement(samples_per_second=rate)
+    gave = None if rate is None else examples.measurement(samples_per_second=rate, idle_workers=idle)
     other = examples.trial(
         config=replace(known.config, **settings), measurement=gave, outcome=outcome, message=f"{outcome} in it"
     )
@@ -207,6 +209,24 @@ def test_more_workers_are_not_advised_that_were_measured_and_are_no_faster(slow:
     assert "more workers" not in advice_of(tried(known, 1.01 * rate, num_workers=4)).advice
     assert "more workers" in advice_of(tried(known, 1.5 * rate, num_workers=4)).advice
     assert "more workers" in advice_of(tried(known, 1.01 * rate, num_workers=4, batch_size=64)).advice  # another step
+
+
+@pytest.mark.parametrize("slow", [COMPUTING, BLOCKED])
+def test_more_workers_are_not_advised_where_some_get_no_data(slow: dict[str, Any]) -> None:
+    four = replace(LOADED, num_workers=4)
+    assert "more workers" in advice_of(evidence(WAITS, config=four, **slow)).advice
+    assert "worker" not in advice_of(evidence(WAITS, config=four, idle_workers=1, is_uneven=True, **slow)).advice
+    known, alone = (evidence(WAITS, config=replace(LOADED, num_workers=count), **slow) for count in (2, 1))
+    rate = 1.5 * known.measurement.samples_per_second
+    assert "more workers" not in advice_of(tried(known, rate, idle=2, num_workers=4)).advice
+    assert "more workers" in advice_of(tried(alone, rate, idle=2, num_workers=4)).advice
+    assert "more workers" in advice_of(tried(known, rate, idle=2, num_workers=4, batch_size=2 * BATCH)).advice
+
+
+def test_workers_without_data_are_not_served_one_at_a_time() -> None:
+    waiting = evidence(split(data_wait=110.0), **BLOCKED, **AS_ONE)
+    assert advice_of(waiting).cause is Cause.ONE_READER
+    assert advice_of(evidence(split(data_wait=110.0), idle_workers=1, **BLOCKED, **AS_ONE)).cause is Cause.WAITING
 
 
 def test_workers_are_not_advised_that_lost_clearly_beside_a_step_that_is_no_smaller() -> None:

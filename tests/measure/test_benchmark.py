@@ -19,7 +19,7 @@ from autotune.measure.device import CpuDevice
 from autotune.measure.step_probe import open_step
 from autotune.records import Measurement, Request
 from autotune.workload import Workload
-from tests.datasets import CountingUp, Divided, SlowToOpen, Squares
+from tests.datasets import CountingUp, Divided, Shards, SlowToOpen, Squares
 from tests.measure.doing import MANY, Doing
 from tests.measure.test_step_probe import Training
 
@@ -166,6 +166,23 @@ def test_samples_that_no_other_worker_yields_count_in_full_and_an_unknown_end_is
     assert found.beginning_samples is not None
     assert found.samples <= found.beginning_samples < MANY
     assert (found.epoch_samples, found.persistence_gain, found.epoch_host_memory_bytes) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "num_workers", "idle", "is_uneven"),
+    [
+        (Shards(MANY, MANY), 2, 0, False),
+        (Shards(MANY, MANY), 4, 2, True),
+        (Shards(MANY, 16), 2, 0, True),
+        (Shards(MANY, 16), 0, 0, False),
+    ],
+)
+def test_a_measurement_of_the_beginning_knows_workers_that_got_different_amounts(
+    dataset: Shards, num_workers: int, idle: int, is_uneven: bool
+) -> None:
+    found = measured(dataset, {"num_workers": num_workers})
+    assert found.beginning_samples is not None
+    assert (found.idle_workers, found.is_uneven) == (idle, is_uneven)
 
 
 def test_samples_that_both_workers_yield_count_once() -> None:

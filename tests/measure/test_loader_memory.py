@@ -18,7 +18,7 @@ from autotune.config import Config
 from autotune.errors import UserCodeError
 from autotune.measure.loader import BatchStream, CountingCollate, open_stream
 from autotune.workload import Workload
-from tests.datasets import CountingUp, Divided, OneShard, Squares, first_elements
+from tests.datasets import CountingUp, Divided, OneShard, Shards, Squares, first_elements
 
 PATIENCE = 60.0  # seconds after which something that must happen has not happened
 
@@ -202,6 +202,50 @@ def test_only_workers_that_yield_what_another_did_share_their_credit_and_those_t
         take(stream, 80)  # each has had its turn
         assert (stream.unique_share, stream.idle_workers, stream.samples) == (share, idle, 4)
         stream.close()
+
+
+class OneIsSlow(Shards):
+    """The second worker takes its time over each sample."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        worker = get_worker_info()
+        for sample in super().__iter__():
+            time.sleep(0.02 * (worker.id if worker else 0))
+            yield sample
+
+
+@pytest.mark.parametrize(
+    ("dataset", "num_workers", "batches", "is_uneven"),
+    [
+        (Shards(160, 40, 40), 0, 90, False),
+        (Shards(160, 40, 40), 1, 90, False),
+        (Shards(160, 40, 40), 3, 30, False),  # each goes on
+        (Shards(160, 40, 40), 3, 35, True),
+        (Shards(160, 40, 40), 3, 90, True),  # in the next epoch
+        (Shards(160, 40, 40), 4, 9, True),
+        (Shards(160, 160, 160), 3, 200, False),
+        (Shards(160, 156), 2, 100, False),
+        (Shards(160, 160, 160), 2, 100, True),
+        (Divided(61), 2, 40, False),
+        (CountingUp(61), 2, 60, False),
+        (Squares(61), 2, 40, False),
+    ],
+)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_amounts_differ_where_a_worker_has_nothing_left_while_others_go_on(
+    dataset: Any, num_workers: int, batches: int, is_uneven: bool, persistent: bool
+) -> None:
+    stream = stream_of(dataset, num_workers=num_workers, persistent_workers=persistent and num_workers > 0)
+    take(stream, batches)
+    assert stream.is_uneven is is_uneven
+    stream.close()
+
+
+def test_a_slow_worker_that_takes_no_turns_is_neither_idle_nor_out_of_data() -> None:
+    stream = stream_of(OneIsSlow(160, 160), num_workers=2, in_order=False)
+    assert sum(float(batch[0]) >= 1000 for batch in take(stream, 20)) < 9  # the faster worker is ahead
+    assert (stream.idle_workers, stream.is_uneven) == (0, False)
+    stream.close()
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -31,6 +31,7 @@ class Loader:
     epoch_batches: int | None = 1000
     misstated_batches: int | None = None
     idle_workers: int = 0
+    is_uneven: bool = False
     unique_share: float = 1.0
     freezes_epoch: bool = False
 
@@ -56,6 +57,8 @@ def of_machine(**changes: Any) -> Iterator[str]:
         (of_loader, {"misstated_batches": 5}, "gives its length as 5 batches, but an epoch had 1,000"),
         (of_loader, {"epoch_batches": 4}, "an epoch has only 4"),
         (of_loader, {"idle_workers": 1}, "1 of 2 loader workers got no data"),
+        (of_loader, {"idle_workers": 1, "is_uneven": True}, "1 of 2 loader workers got no data"),
+        (of_loader, {"is_uneven": True}, "a loader worker had no data left while others went on"),
         (of_loader, {"freezes_epoch": True}, "set_epoch does not reach persistent workers"),
         (of_loader, {"unique_share": 0.5}, "only 50% of the samples are counted"),
         (of_machine, {"throttled_share": 0.3}, "the CPU quota stopped processes for 30% of the time"),

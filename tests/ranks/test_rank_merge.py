@@ -52,6 +52,12 @@ def test_equal_ranks_add_up() -> None:
     assert found.step_time == measured().step_time
 
 
+def test_workers_of_all_ranks_have_data_where_those_of_one_do_and_different_amounts_where_those_of_one_have() -> None:
+    found = one_of(measured(idle_workers=2, is_uneven=True), measured(idle_workers=1, is_uneven=True), measured())
+    assert (found.idle_workers, found.is_uneven) == (0, True)
+    assert not one_of(measured(), measured()).is_uneven
+
+
 def test_the_split_of_a_step_is_the_slowest_ranks() -> None:
     fast, slow = split(measured(), 0.01, 0.05), split(measured(), 0.05, 0.01)
     found = one_of(fast, slow)

@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.limits import MemoryLimit
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Probe, Trial
-from autotune.search.feasibility import LEAST_OWN, Fitting, exceeds, refusals_of
+from autotune.search.feasibility import LEAST_OWN, NO_DATA, Fitting, exceeds, refusals_of
 from autotune.search.loader_model import LoaderModel
 from autotune.search.observations import Observations
 from autotune.search.step_model import LARGEST_STEP
@@ -159,3 +159,43 @@ def test_batches_of_many_tensors_do_not_fit_into_few_open_files(workers: int, pr
     refusal = fitting(open_files=1024, headroom=0.1, loader=loader).refusal(config)
     assert refusal is None if fits else str(refusal).endswith("open files; 1024 are allowed (ulimit -n)")
     assert fitting(headroom=0.1, loader=loader).refusal(Config(num_workers=64, prefetch_factor=8)) is None
+
+
+def with_idle(*trials: tuple[Config, int, bool]) -> Observations:
+    """Trials, each with its number of idle workers, and whether of a stream."""
+    measured = [
+        examples.trial(
+            number=number, config=config, measurement=examples.measurement(idle_workers=idle, is_uneven=is_of_stream)
+        )
+        for number, (config, idle, is_of_stream) in enumerate(trials)
+    ]
+    return replace(known(0.1), trials=tuple(measured))
+
+
+@pytest.mark.parametrize(
+    ("tried", "counts", "refused"),
+    [
+        ([(Config(num_workers=4), 0, False)], (0, 1, 2, 3, 4, 8), ()),
+        ([(Config(num_workers=4), 1, True)], (0, 1, 2, 3, 4, 8), (4, 8)),
+        ([(Config(num_workers=8), 3, True)], (0, 1, 2, 4, 6, 8, 12), (8, 12)),  # five need six
+        ([(Config(num_workers=4), 1, True)], (0, 4), ()),
+        ([(Config(num_workers=8), 7, True), (Config(num_workers=4), 1, True)], (0, 1, 2, 3, 4, 8), (4, 8)),
+        ([(Config(num_workers=4), 1, True), (Config(num_workers=6), 0, False)], (0, 4, 6, 8), (8,)),
+    ],
+)
+def test_no_more_workers_are_tried_than_get_data(tried: Any, counts: Any, refused: Any) -> None:
+    configs = [Config(num_workers=count) for count in counts]
+    why = refusals_of(configs, [None] * len(configs), with_idle(*tried))
+    assert {config.num_workers: reason for config, reason in zip(configs, why, strict=True) if reason} == dict.fromkeys(
+        refused, NO_DATA
+    )
+
+
+@pytest.mark.parametrize(("is_of_stream", "refused"), [(True, {16, 32, 64}), (False, {32, 64})])
+def test_smaller_batches_of_an_indexed_dataset_may_reach_more_workers(is_of_stream: bool, refused: set[int]) -> None:
+    observed = with_idle((Config(batch_size=32, num_workers=4), 2, is_of_stream))
+    configs = [Config(batch_size=size, num_workers=count) for size in (16, 32, 64) for count in (2, 4)]
+    why = refusals_of(configs, [None] * len(configs), observed)
+    found = [config for config, reason in zip(configs, why, strict=True) if reason]
+    assert {config.batch_size for config in found} == refused
+    assert {config.num_workers for config in found} == {4}

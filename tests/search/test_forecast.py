@@ -113,7 +113,7 @@ def test_a_trial_that_left_too_little_memory_takes_what_needs_more(memory: str, 
     failed = replace(WORKERS, batch_size=64)
     told = with_trial(observations, failed, Outcome.OK, **numbers)
     assert any(needs_more(config, failed, like) for config in opened(told)) == (headroom == 0.0)
-    assert (told.trials[1] in feasible(told)) == (headroom == 0.0)
+    assert (told.trials[1] in feasible(told, [failed])) == (headroom == 0.0)
 
 
 ONE_WORKER = Config(batch_size=64, num_workers=1, prefetch_factor=4)
@@ -227,7 +227,7 @@ def test_the_baseline_counts_even_where_it_was_disturbed_or_takes_too_much_memor
     numbers = examples.measurement(peak_memory_bytes=100, memory_limit_bytes=100)
     observations = of_loader_bound()
     for baseline in (examples.trial(measurement=numbers), examples.trial(outcome=Outcome.SUSPECT)):
-        assert feasible(replace(observations, trials=(baseline,))) == [baseline]
+        assert feasible(replace(observations, trials=(baseline,)), [baseline.config]) == [baseline]
 
 
 def forecast_with(

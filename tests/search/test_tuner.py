@@ -18,7 +18,7 @@ from autotune.limits import DEFAULT_MEMORY_LIMIT, MemoryLimit
 from autotune.messages import Progress
 from autotune.outcome import Outcome
 from autotune.probes import NumericsCheck
-from autotune.records import Attempt, Request, WorkloadFacts
+from autotune.records import Attempt, Measurement, Request, WorkloadFacts
 from autotune.report.result import Result
 from autotune.report.text import verdict_sentence
 from autotune.result import Verdict
@@ -654,6 +654,75 @@ def test_no_gain_is_only_claimed_where_the_search_has_seen_what_an_epoch_is_like
 def test_of_an_iterable_dataset_it_is_said_what_was_seen() -> None:
     result = tuned(SimulatedMachine(cost=loader_bound, beginning_samples=9600))
     assert [note for note in result.notes if "was measured on its first 9,600 samples only" in note]
+
+
+def of_three_shards(config: Config) -> StepCost:
+    """As bound by the loader, with data for three workers at most."""
+    return loader_bound(replace(config, num_workers=min(3, config.num_workers), prefetch_factor=None))
+
+
+SHARDS: dict[str, Any] = {"cost": of_three_shards, "shards": 3, "noise": 0.005}
+
+
+class RunningOut(SimulatedMachine):
+    """A worker of several has nothing left while the others go on."""
+
+    def _measurement(self, config: Config, place: float, *, is_disturbed: bool) -> Measurement:
+        found = super()._measurement(config, place, is_disturbed=is_disturbed)
+        return replace(found, is_uneven=config.num_workers > 1)
+
+
+@pytest.mark.parametrize("site", [None, "train.py:31 Stream[]"])
+@pytest.mark.parametrize("kind", ["idle", "out of data"])
+def test_the_beginning_of_a_stream_proves_nothing_where_workers_get_different_amounts(
+    kind: str, site: str | None
+) -> None:
+    machine = {
+        "idle": SimulatedMachine(**SHARDS, beginning_samples=768),
+        "out of data": RunningOut(cost=loader_bound, noise=0.005, beginning_samples=768),
+    }[kind]
+    result = tuned(machine, gpu_facts(loader_site=site), batch_size="32", num_workers="0,1,2,3,4,8")
+    assert (result.verdict, result.config.plain()) == (Verdict.UNDECIDED, result.baseline.plain())
+    (wanted,) = result.missing
+    assert "short enough to be measured whole" in wanted
+    assert "--num-workers 0,1" in wanted
+    assert ("epoch_batches" in wanted) is (site is None)
+    assert there(result.likeliest).speedup > 2
+    said = {"idle": "loader workers got no data", "out of data": "had no data left while others went on"}[kind]
+    assert [note for note in result.notes if said in note and "only its beginning was measured" in note]
+    assert "would decide it" in verdict_sentence(result)
+
+
+@pytest.mark.parametrize(
+    ("changes", "given"),
+    [
+        ({"beginning_samples": None}, {}),  # whole epochs
+        ({"shards": None, "beginning_samples": 768}, {}),  # as far as is known, all go on
+        ({"beginning_samples": 768}, {"num_workers": "0,1", "amp": "off"}),  # one reads it all
+    ],
+)
+def test_a_gain_is_proven_where_whole_epochs_were_seen_or_workers_got_as_much_or_one_reads_all(
+    changes: dict[str, Any], given: dict[str, Any]
+) -> None:
+    machine = SimulatedMachine(**(SHARDS | changes))
+    result = tuned(machine, **{"batch_size": "32", "num_workers": "0,1,2,3,4,8", **given})
+    assert result.verdict is Verdict.FASTER
+    assert not [note for note in result.notes if "only its beginning was measured" in note]
+
+
+def test_that_a_loader_is_no_limit_is_not_said_of_the_beginning_of_its_data() -> None:
+    for beginning, expected in ((768, Verdict.UNDECIDED), (None, Verdict.NO_GAIN)):
+        machine = SimulatedMachine(cost=equal_everywhere, noise=0.002, shards=1, beginning_samples=beginning)
+        assert tuned(machine, baseline=Config(batch_size=32, num_workers=2), budget=600.0).verdict is expected
+
+
+def test_the_answer_has_no_more_workers_than_get_data_and_no_more_are_tried_once_that_is_known() -> None:
+    machine = SimulatedMachine(**SHARDS)
+    result = tuned(machine, batch_size="32", num_workers="0,1,2,3,4,6,8")
+    assert result.config.num_workers == 3
+    tried = [trial.config.num_workers for trial in searched(result)]
+    assert sum(count > 3 for count in tried) == 1
+    assert all(trial.config.num_workers <= 3 for trial in result.history if trial.kind == "confirm")
 
 
 class Keeping(SimulatedMachine):
