@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from autotune.config import Config, load_config
+from autotune.config import Config, beginning_text, load_config
 from autotune.errors import ConfigFileError
 from autotune.records import ADDED
 from autotune.torch_import import at_first_import
@@ -39,6 +39,9 @@ def start(path: str, words: Sequence[str], *, strict: bool = False) -> NoReturn:
     """
     config, *_ = read_answer(path)
     Script.of(words)
+    if part := beginning_text((config.measured or {}).get("beginning_samples")):
+        sys.stderr.write(f"autotune: {path}: its rate is known{part}, and not for the rest\n")
+        sys.stderr.flush()
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     command = [sys.executable, *flags, "-m", "autotune.apply", *[STRICT][: int(strict)], path, *words]
     os.execve(sys.executable, command, {**os.environ, **config.thread_environment()})

@@ -144,11 +144,12 @@ class Config:
         was, gain, rate = (found.get(name) for name in ("baseline", "speedup", "samples_per_second"))
         if not gain or not rate:
             return ", ".join(f"{name}={value}" for name, value in own.items() if value is not None)
+        part = beginning_text(found.get("beginning_samples"))
         if gain == 1 or not was:
-            return f"{found.get('verdict')}: the baseline stays, {_cell(rate)} samples/s"
+            return f"{found.get('verdict')}: the baseline stays, {_cell(rate)} samples/s{part}"
         names = [name for name in {**own, **was} if name != "samples_per_second" and own.get(name) != was.get(name)]
         changed = [f"{name}: {was.get(name)} → {own.get(name)}".replace("None", "none") for name in names]
-        head = f"{found.get('verdict')}: {gain:.2f} times the baseline, {_cell(rate)} samples/s"
+        head = f"{found.get('verdict')}: {gain:.2f} times the baseline, {_cell(rate)} samples/s{part}"
         return "\n".join(["; ".join(filter(None, (head, learning_rate_advice(self)))), *changed])
 
     @property
@@ -473,6 +474,11 @@ def learning_rate_advice(config: Config) -> str:
     return (
         "" if factor == 1 else f"multiply the learning rate by {factor:.3g} ({found.get('rule')} rule of {optimizer})"
     )
+
+
+def beginning_text(samples: int | None) -> str:
+    """Return for which part of an epoch a rate is known, to follow the rate; empty for all of it."""
+    return "" if samples is None else f", for the first {samples:,} samples of an epoch"
 
 
 def load_config(path: str | Path, objective: str | None = None) -> Config:

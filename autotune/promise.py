@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autotune.config import Config, load_config
+from autotune.diagnosis.notes import on_uneven_workers
 from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
 from autotune.limits import GRACE, Budget, Pace, parse_duration
 from autotune.messages import Messages, Progress
-from autotune.proof import Confirmation, Place, Rounds, finalists_for
-from autotune.records import Attempt, Request, Runner, Trial
+from autotune.proof import Confirmation, Place, Rounds, Standing, finalists_for, shown_uneven, standing_of
+from autotune.records import Attempt, Measurement, Request, Runner, Trial
 from autotune.result import Check, Promise
 from autotune.runner.local import ProcessRunner
 from autotune.stats import Interval, around, mean_rate, shows_gain
@@ -81,8 +82,8 @@ def compare(
     """
     rounds = _Rounds(budget, messages)
     if promise.baseline is None:
-        if rates := _measured_alone(runner, promise.config, rounds, seed):
-            return _check_of_rate(promise, rates, notes)
+        if measured := _measured_alone(runner, promise.config, rounds, seed):
+            return _limited(_check_of_rate(promise, measured, notes), [standing_of(promise.config, measured)], rounds)
     else:
         found = Rounds(
             runner,
@@ -95,7 +96,7 @@ def compare(
             on_attempt=rounds.note,
         ).run(runner.close)
         if found is not None and found.answer is not None:
-            return _check_of_gain(promise, found, notes)
+            return _limited(_check_of_gain(promise, found, notes), [found.standing(0), found.baseline], rounds)
     raise NothingFeasibleError(f"nothing could be compared; {rounds.last_message or 'there was no time'}")
 
 
@@ -104,6 +105,7 @@ class _Rounds:
 
     def __init__(self, budget: Budget, messages: Messages) -> None:
         self.messages, self.last_message = messages, ""
+        self.trials: list[Trial] = []
         self.pace = Pace(budget, budget.seconds, PROCESS_SECONDS)
 
     def next_request(self) -> Request:
@@ -111,25 +113,35 @@ class _Rounds:
 
     def note(self, config: Config, attempt: Attempt, place: Place | None = None) -> None:
         trial = Trial(number=self.pace.measured, kind="confirm", config=config, attempt=attempt)
+        self.trials.append(trial)
         self.messages.show(Progress(phase="confirm", finished=trial))
         self.pace.measured += 1
         if attempt.message:
             self.last_message = f"{attempt.outcome}: {attempt.message}"
 
 
-def _measured_alone(runner: Runner, config: Config, rounds: _Rounds, seed: int) -> list[float]:
-    """Return the rates of one configuration in a few fresh processes; none where one of them failed."""
-    rates: list[float] = []
+def _measured_alone(runner: Runner, config: Config, rounds: _Rounds, seed: int) -> list[Measurement]:
+    """Return the measurements of one configuration in a few fresh processes; none where one of them failed."""
+    measured: list[Measurement] = []
     try:
-        while len(rates) < RUNS_ALONE and rounds.pace.allows(1, len(rates)):
-            attempt = runner.measure(config, replace(rounds.next_request(), seed=seed + len(rates)))
+        while len(measured) < RUNS_ALONE and rounds.pace.allows(1, len(measured)):
+            attempt = runner.measure(config, replace(rounds.next_request(), seed=seed + len(measured)))
             rounds.note(config, attempt)
             if attempt.measurement is None:
                 return []  # what fails now and then is not to be trusted
-            rates.append(attempt.measurement.samples_per_second)
+            measured.append(attempt.measurement)
     except KeyboardInterrupt:
         runner.close()
-    return rates
+    return measured
+
+
+def _limited(check: Check, standings: Sequence[Standing], rounds: _Rounds) -> Check:
+    """Return a check with the part of an epoch that it is for; it does not hold where the rest is open."""
+    check = replace(check, beginning_samples=standings[0].typical.beginning_samples)
+    uneven = shown_uneven(standings, rounds.trials)
+    if uneven is None or check.verdict == "broken":
+        return check
+    return replace(check, verdict="undecided", is_uneven=True, notes=(*check.notes, *on_uneven_workers(uneven)))
 
 
 def _check_of_gain(promise: Promise, found: Confirmation, notes: tuple[str, ...]) -> Check:
@@ -145,16 +157,16 @@ def _check_of_gain(promise: Promise, found: Confirmation, notes: tuple[str, ...]
     )
 
 
-def _check_of_rate(promise: Promise, rates: list[float], notes: tuple[str, ...]) -> Check:
+def _check_of_rate(promise: Promise, measured: list[Measurement], notes: tuple[str, ...]) -> Check:
     """Return the check of a promise without a baseline, by rates."""
-    rate, width = mean_rate(rates)
+    rate, width = mean_rate([each.samples_per_second for each in measured])
     return Check(
         promise=promise,
         verdict=_verdict_on_rate(promise, rate, around(rate, width)),
         samples_per_second=rate,
         speedup=None,
         speedup_ci95=None,
-        rounds=len(rates),
+        rounds=len(measured),
         notes=notes,
     )
 
@@ -200,6 +212,7 @@ def read_promise(path: Path) -> Promise:
         speedup_ci95=_interval(measured.get("speedup_ci95")),
         workload=(config.made_on or {}).get("workload"),
         site=(config.made_on or {}).get("loader"),
+        beginning_samples=measured.get("beginning_samples"),
         other_sites=tuple((config.made_on or {}).get("other_loaders") or ()),
     )
 

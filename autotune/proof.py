@@ -139,6 +139,18 @@ def standing_of(config: Config, measurements: Iterable[Measurement], *, is_crowd
     )
 
 
+def shown_uneven(standings: Iterable[Standing], trials: Iterable[Trial]) -> Trial | None:
+    """Return a trial that shows that workers get different amounts, where that leaves one of these rates open.
+
+    Of a stream that several workers read, and whose beginning alone was measured, the rest may run at other rates.
+    """
+    several = [each for each in standings if each.config.ranks * max(1, each.config.num_workers) > 1]
+    if all(each.typical.beginning_samples is None for each in several):
+        return None
+    uneven = [(found.idle_workers, trial) for trial in trials if (found := trial.measurement) and found.is_uneven]
+    return max(uneven, key=lambda pair: pair[0])[1] if uneven else None
+
+
 def with_pauses(standing: Standing, trials: Iterable[Trial]) -> Standing:
     """Return a standing whose intervals hold what rare pauses cost that some quiet measurements met and others did not.
 

@@ -305,11 +305,6 @@ def workers_with_data(measured: Iterable[tuple[Config, Measurement]], batch_size
     return max(config.num_workers - each.idle_workers for config, each in alike) if is_told else None
 
 
-def is_beginning_shared(config: Config, measured: Measurement) -> bool:
-    """Return whether several workers or ranks read a stream, of which the measurement saw only the beginning."""
-    return measured.beginning_samples is not None and config.ranks * max(1, config.num_workers) > 1
-
-
 OF_LOOP = ("batches", "missing", "earlier", "beside")
 """Facts of a script's loop that its later starts are told."""
 ADDED = "added"

@@ -329,6 +329,8 @@ class Promise:
     """Place of the DataLoader that it is for, in a script; ``None`` for a function."""
     other_sites: tuple[str, ...] = ()
     """Those of further loaders that feed the script's steps."""
+    beginning_samples: int | None = None
+    """Samples at the beginning of an epoch that it is for; ``None`` for whole epochs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,4 +352,8 @@ class Check:
     rounds: int
     """Complete rounds of fresh processes."""
     notes: tuple[str, ...]
-    """Differences from when the file was made."""
+    """Differences from when the file was made, and what the measurements do not tell."""
+    beginning_samples: int | None = None
+    """Samples at the beginning of an epoch that were measured; ``None`` where whole epochs were."""
+    is_uneven: bool = False
+    """Whether the rest of an epoch may run at other rates, since workers get different amounts of a stream."""

@@ -58,6 +58,20 @@ def test_a_file_that_names_no_loader_is_refused(tmp_path: Path) -> None:
         read_answer(str(tmp_path / "autotune.yaml"))
 
 
+@pytest.mark.machine
+@pytest.mark.parametrize("seen", [None, 768])
+def test_it_is_said_once_that_a_rate_is_known_for_the_beginning_of_an_epoch_only(
+    tmp_path: Path, seen: int | None
+) -> None:
+    (tmp_path / "train.py").write_text("print('trained')")
+    made = {"loader": "train.py:1 Stream[]"}
+    replace(ANSWER, measured={"beginning_samples": seen}, made_on=made).save(tmp_path / "autotune.yaml")
+    done = run_python("-m", "autotune", "apply", "autotune.yaml", "train.py", folder=tmp_path, seconds=120)
+    assert done.stdout == "trained\n"
+    told = "autotune: autotune.yaml: its rate is known, for the first 768 samples of an epoch, and not for the rest"
+    assert done.stderr.splitlines().count(told) == (seen is not None)
+
+
 def test_the_call_to_change_is_the_trainers_where_a_package_makes_the_loader() -> None:
     of_package = Site(file="transformers_job.py", line=60, inside=("get_train_dataloader",), dataset="D", length=3)
     lines = (JOBS / "transformers_job.py").read_text(encoding="utf-8").splitlines()

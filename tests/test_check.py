@@ -84,6 +84,37 @@ def test_a_promise_is_read_from_the_file_and_may_leave_out_what_is_not_needed(tm
     assert (promise.samples_per_second, promise.speedup_ci95, promise.workload) == (None, None, None)
 
 
+def test_a_promise_of_the_beginning_of_an_epoch_is_read_and_told_with_what_was_seen_now(tmp_path: Path) -> None:
+    path = saved(tmp_path, samples_per_second=2000.0, beginning_samples=76800)
+    assert read_promise(path) == replace(PROMISE, beginning_samples=76800)
+    for promise in (read_promise(path), replace(RATE, beginning_samples=76800)):
+        text = check_text(checked(machine(2.0 if promise.baseline else 1.0, beginning_samples=9600), promise), "a.yaml")
+        first, now, *_, last = text.splitlines()
+        assert first.endswith(", for the first 76,800 samples of an epoch.")
+        assert now.endswith(" rounds of fresh processes, for the first 9,600 samples of an epoch.")
+        assert last == "The promise holds, for the first 9,600 samples of an epoch."
+    assert "of an epoch" not in check_text(checked(machine(2.0)), "a.yaml")
+
+
+@pytest.mark.parametrize(
+    "promise", [replace(PROMISE, config=Config(num_workers=4)), replace(RATE, config=Config(num_workers=4))]
+)
+@pytest.mark.parametrize(("slower", "verdict"), [(1.0, "undecided"), (3.0, "broken")])
+def test_what_the_beginning_shows_does_not_hold_where_workers_get_different_amounts(
+    promise: Promise, slower: float, verdict: str
+) -> None:
+    def cost(config: Config) -> StepCost:
+        promised = 1000 * (promise.speedup if promise.baseline else 1.0) / slower
+        return StepCost(compute=config.batch_size / (promised if config == promise.config else 1000.0))
+
+    found = checked(SimulatedMachine(cost=cost, noise=0.001, shards=3, beginning_samples=768), promise)
+    assert found.verdict == verdict
+    assert ("1 of 4 loader workers got no data" in " ".join(found.notes)) is (verdict == "undecided")
+    assert ("short enough to be seen whole" in check_text(found, "a.yaml")) is (verdict == "undecided")
+    whole = checked(SimulatedMachine(cost=cost, noise=0.001, shards=3), promise)
+    assert whole.verdict == ("holds" if verdict == "undecided" else "broken")
+
+
 DAMAGED = [{"batch_size": -1}, {"colour": "red"}, {"batch_size": "many"}]
 
 

@@ -86,6 +86,17 @@ def test_a_tuned_configuration_prints_what_was_gained_and_changed() -> None:
     assert str(replace(kept, measured=alone)) == str(kept)
 
 
+def test_a_rate_of_the_beginning_of_an_epoch_is_shown_as_that() -> None:
+    was, part = {**Config().plain(), "samples_per_second": 406.2}, ", for the first 76,800 samples of an epoch"
+    for change in ({"speedup": 2.0, "verdict": "faster"}, {"speedup": 1, "verdict": "undecided"}):
+        found = {**MEASURED, **change, "baseline": was}
+        whole, tuned = (replace(WITH_WORKERS, measured={**found, "beginning_samples": seen}) for seen in (None, 76800))
+        assert "812 samples/s" in str(tuned)
+        assert part not in str(whole)
+        assert str(tuned).replace(part, "") == str(whole) == str(replace(WITH_WORKERS, measured=found))
+        assert part in tuned._repr_html_()
+
+
 def test_a_notebook_shows_the_verdict_and_the_settings_before_and_after() -> None:
     was = {**Config().plain(), "samples_per_second": 406.2}
     tuned = replace(WITH_WORKERS, measured={**MEASURED, "speedup": 2.0, "verdict": "<b>", "baseline": was})

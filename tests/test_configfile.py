@@ -77,6 +77,7 @@ MEASURED = st.fixed_dictionaries(
         "peak_memory_bytes": st.integers(0, 2**63 - 1),
         "bottleneck": TEXTS,
         "baseline": st.dictionaries(TEXTS, SCALARS.filter(lambda value: value not in (float("inf"), -float("inf")))),
+        "beginning_samples": THREADS,
         "verdict": st.sampled_from(["faster", "no gain above 3 %", "undecided", "no proven gain"]),
     },
 )
@@ -249,6 +250,13 @@ def test_a_damaged_alternative_is_refused_with_its_place(tmp_path: Path, other: 
 def test_a_learning_rate_that_is_by_no_known_rule_is_refused(tmp_path: Path, damage: str) -> None:
     said = refusal(tmp_path, HEAD + LOADER + f"measured: {{learning_rate: {damage}}}\n")
     assert said.startswith("measured.learning_rate: is ")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "7.5", "true", "many", "[1]", "9223372036854775808"])
+def test_the_beginning_of_an_epoch_has_a_number_of_samples(tmp_path: Path, value: str) -> None:
+    said = refusal(tmp_path, HEAD + LOADER + f"measured: {{beginning_samples: {value}}}\n")
+    assert said.startswith("measured.beginning_samples: is ")
+    assert said.endswith("whole numbers from 1, or null") or "finite numbers" in said
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from autotune.config import beginning_text
 from autotune.exports.transformers import OF_TRAINER
 from autotune.limits import format_duration
 from autotune.outcome import Outcome
@@ -278,10 +279,13 @@ def script_text(facts: WorkloadFacts, present: Config) -> str:
 
 def check_text(check: Check, path: str) -> str:
     """Return the outcome of a check in a few lines."""
+    seen = beginning_text(check.beginning_samples)
     verdicts = {
-        "holds": "The promise holds.",
+        "holds": f"The promise holds{seen}.",
         "broken": "The promise does not hold here any more: tune again.",
-        "undecided": "Undecided: stop other programs, or give a larger --budget.",
+        "undecided": "Undecided: measure an epoch that is short enough to be seen whole."
+        if check.is_uneven
+        else "Undecided: stop other programs, or give a larger --budget.",
     }
     promise = check.promise
     if check.speedup is None:
@@ -293,8 +297,8 @@ def check_text(check: Check, path: str) -> str:
         then = _claim_text(promise.speedup, promise.speedup_ci95, promise.samples_per_second)
         now = _claim_text(check.speedup, check.speedup_ci95, check.samples_per_second)
     lines = [
-        f"{path} promises {then}.",
-        f"Now it is {now}, in {counted(check.rounds, 'round')} of fresh processes.",
+        f"{path} promises {then}{beginning_text(promise.beginning_samples)}.",
+        f"Now it is {now}, in {counted(check.rounds, 'round')} of fresh processes{seen}.",
         *(f"Note: {sentence(note)}" for note in check.notes),
         verdicts[check.verdict],
     ]

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.config import change_of_training, learning_rate_advice
+from autotune.config import beginning_text, change_of_training, learning_rate_advice
 from autotune.diagnosis.notes import busy_text
 from autotune.limits import format_duration, format_size
 from autotune.outcome import Outcome
@@ -302,8 +302,7 @@ def verdict_sentence(result: Answer) -> str:
 def verdict_details(result: Answer) -> str:
     """Return the evidence behind the verdict's title."""
     if result.verdict is Verdict.FASTER:
-        seen = result.baseline_measurement.beginning_samples
-        where = f", for the first {seen:,} samples of an epoch" if seen is not None else ""
+        where = beginning_text(result.baseline_measurement.beginning_samples)
         rounds = counted(result.rounds, "round")
         vague = _vague_text(result, result.speedup, result.speedup_ci95)
         vague = f"; how much faster is open: {vague}" if vague else ""

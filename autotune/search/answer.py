@@ -24,7 +24,7 @@ from autotune.diagnosis.notes import (
     on_validation,
 )
 from autotune.probes import LoaderTrace
-from autotune.proof import NEGLIGIBLE, Confirmation, Standing, standing_of, with_pauses
+from autotune.proof import NEGLIGIBLE, Confirmation, Standing, shown_uneven, standing_of, with_pauses
 from autotune.records import ADDED, Probe, Trial, WorkloadFacts
 from autotune.report.result import Result
 from autotune.result import Verdict, verdict_text
@@ -109,7 +109,7 @@ def _decided(
     assert known.end
     assert known.baseline.measurement
     verdict, chosen, most_gain = _decide(confirmation, remaining, bound, known.is_contradicted)
-    uneven = known.shown_uneven(_compared(confirmation, before, verdict))
+    uneven = shown_uneven(_compared(confirmation, before, verdict), known.history)
     is_lost = verdict is not Verdict.NO_GAIN and _loses_cache(confirmation, known)
     if uneven is not None or is_lost:
         verdict, chosen, most_gain = Verdict.UNDECIDED, None, None
@@ -344,6 +344,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         "samples_per_second": _rounded(result.samples_per_second),
         "ci95": _ends(result.ci95),
         "next_run_95": _ends(result.next_run_95),
+        **({} if answer.beginning_samples is None else {"beginning_samples": answer.beginning_samples}),
         "peak_memory_bytes": answer.peak_memory_bytes,
         "memory": answer.memory,
         "memory_limit_bytes": answer.memory_limit_bytes,

@@ -6,7 +6,7 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -14,8 +14,8 @@ from typing import Any
 
 from autotune.batch_cost import NoiseScale, noise_scale
 from autotune.config import Config
-from autotune.proof import Confirmation, Entry, Standing, recorded
-from autotune.records import Measurement, Probe, Trial, is_beginning_shared
+from autotune.proof import Confirmation, Entry, recorded
+from autotune.records import Measurement, Probe, Trial
 from autotune.search.bound import NOTHING_LEFT, largest_gain, unsure_step
 from autotune.search.feasibility import exceeds
 from autotune.search.forecast import Forecast, cost, feasible, forecast_of
@@ -330,16 +330,6 @@ class Known:
     def fits(self, measured: Measurement) -> bool:
         """Return whether a measurement took no more memory than training may."""
         return not exceeds(measured, self.observations)
-
-    def shown_uneven(self, standings: Iterable[Standing]) -> Trial | None:
-        """Return a trial that shows that workers get different amounts, where that leaves one of these rates open.
-
-        Of a stream that several workers read, and whose beginning alone was measured, the rest may run at other rates.
-        """
-        if not any(is_beginning_shared(each.config, each.typical) for each in standings):
-            return None
-        uneven = [trial for trial in self.history if trial.measurement and trial.measurement.is_uneven]
-        return max(uneven, key=lambda trial: trial.measurement.idle_workers if trial.measurement else 0, default=None)
 
     def is_contradicted(self, config: Config) -> bool:
         """Return whether the measurements that nobody disturbed have the baseline ahead of a configuration."""

@@ -654,6 +654,10 @@ def test_no_gain_is_only_claimed_where_the_search_has_seen_what_an_epoch_is_like
 def test_of_an_iterable_dataset_it_is_said_what_was_seen() -> None:
     result = tuned(SimulatedMachine(cost=loader_bound, beginning_samples=9600))
     assert [note for note in result.notes if "was measured on its first 9,600 samples only" in note]
+    assert there(result.config.measured)["beginning_samples"] == 9600
+    assert ", for the first 9,600 samples of an epoch" in str(result.config)
+    whole = tuned(SimulatedMachine(cost=loader_bound))
+    assert "beginning_samples" not in there(whole.config.measured)
 
 
 def of_three_shards(config: Config) -> StepCost:
