@@ -230,15 +230,17 @@ def tune(
             is_chosen = device != "auto" or "CUDA_VISIBLE_DEVICES" in os.environ or isinstance(workload, Script)
             for note in device_notes(facts.device, host, facts.versions["torch"], given.ranks, is_chosen=is_chosen):
                 messages.note(note)
+            fixed = {} if facts.batch_samples is None else {"batch_size": facts.batch_samples}
             if runner.script is not None:
-                given = Config(**runner.script["present"])
-                require_free(knobs, runner.script["fixed"])
+                given, fixed = Config(**runner.script["present"]), runner.script["fixed"]
                 kept = given.batch_size if batch_size is None and objective != "samples" else batch_size
-                knobs |= {"batch_size": kept} | runner.script["fixed"]
+                knobs["batch_size"] = kept
                 for note in on_half_precision(facts) if amp is None else ():
                     messages.note(note)
+            require_free(knobs, fixed)
+            knobs |= fixed
             base = fitted(given, facts, global_batch_size)
-            if base != given:
+            if base != given and facts.batch_samples is None:
                 messages.note(
                     f"an epoch has {facts.epoch_samples} samples: the baseline's batch size is {base.batch_size}, "
                     f"not {given.batch_size}"

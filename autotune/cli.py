@@ -166,7 +166,8 @@ def _show_script(script: str | Script) -> int:
     with ProcessRunner(describe(script), on_wait=told.append) as runner:
         facts = runner.inspect(Config())
     assert runner.script is not None
-    _print("\n".join((script_text(facts, Config(**runner.script["present"])), *told)) + "\n")
+    found = script_text(facts, Config(**runner.script["present"]), is_fixed="batch_size" in runner.script["fixed"])
+    _print("\n".join((found, *told)) + "\n")
     return 0
 
 

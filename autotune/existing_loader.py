@@ -11,7 +11,15 @@ from functools import partial
 from operator import index
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    default_collate,
+    default_convert,
+)
 
 from autotune.errors import UsageError
 
@@ -25,7 +33,7 @@ class ExistingLoader:
     data: Mapping[str, Any]
     """Arguments of ``Workload``: the dataset, how it is read, and the DataLoader's other arguments."""
     present: Mapping[str, Any]
-    """Arguments of ``Config``: what is used today."""
+    """Arguments of ``Config``: what is used today, but for the batch size where none makes the batches."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Knobs that cannot vary with this loader."""
 
@@ -33,51 +41,59 @@ class ExistingLoader:
 def read_loader(loader: Any, origin: str) -> ExistingLoader:
     """Take a DataLoader apart; ``origin`` names it in errors.
 
-    Raises ``UsageError`` for other objects, and loaders that iterate in their own way or leave batches to the dataset.
+    Raises ``UsageError`` for other objects, and loaders that iterate in their own way.
     """
     if not isinstance(loader, DataLoader):
         raise UsageError(f"{origin} is {type(loader).__name__}; allowed: one torch DataLoader. Else {INSTEAD}")
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise UsageError(f"{origin} is {type(loader).__name__}, which is iterated in its own way: {INSTEAD}")
-    return take_apart(loader, origin)
+    return take_apart(loader)
 
 
-def take_apart(loader: Any, origin: str) -> ExistingLoader:
-    """Take any DataLoader apart, however it iterates. Raises ``UsageError`` where the dataset makes the batches."""
-    if loader.batch_size is None and loader.batch_sampler is None:
-        raise UsageError(f"{origin} has no batch size, its dataset makes the batches: {INSTEAD}")
-    order, batch_size, fixed = _order(loader, origin)
+def take_apart(loader: Any) -> ExistingLoader:
+    """Take any DataLoader apart, however it iterates."""
+    order, sizes, fixed = _order(loader)
     collate: Any = loader.collate_fn
+    is_usual = collate is (default_convert if order.get("own_batches") == "dataset" else default_collate)
     data = {
         "dataset": loader.dataset,
-        "collate_fn": None if collate is default_collate else collate,
+        "collate_fn": None if is_usual else collate,
         **order,
         "loader_options": _options(loader) or None,
     }
-    present: dict[str, Any] = {"batch_size": batch_size, "num_workers": loader.num_workers}
+    present: dict[str, Any] = {**sizes, "num_workers": loader.num_workers}
     present["pin_memory"] = bool(loader.pin_memory)
     if loader.num_workers:
         present |= {"prefetch_factor": loader.prefetch_factor, "persistent_workers": loader.persistent_workers}
     return ExistingLoader(data=data, present=present, fixed=fixed)
 
 
-def _order(loader: DataLoader[Any], origin: str) -> tuple[dict[str, Any], int, dict[str, Any]]:
-    """Return the order of samples as arguments of ``Workload``, the batch size, and which knob it fixes."""
+def _order(loader: DataLoader[Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the order of samples as arguments of ``Workload``, the batch size where there is one, and the fixed knob.
+
+    A sampler that passes over the first batches of another one does so in one epoch: the other one counts.
+    """
+    sampler: Any = loader.sampler
+    dataset: Any = loader.dataset
     if loader.batch_size is not None:
-        sampler: Any = loader.sampler
-        dataset: Any = loader.dataset
         is_shuffling = type(sampler) is RandomSampler and not sampler.replacement  # as shuffle=True makes it
         is_plain = isinstance(dataset, IterableDataset) or (
             is_shuffling and sampler.num_samples == len(sampler.data_source) == len(dataset)
         )
-        return ({} if is_plain else {"sampler": loader.sampler}), index(loader.batch_size), {}
+        return ({} if is_plain else {"sampler": sampler}), {"batch_size": index(loader.batch_size)}, {}
     given: Any = loader.batch_sampler
+    if given is None:
+        own = {} if isinstance(dataset, IterableDataset) else {"sampler": sampler}
+        return {**own, "own_batches": "dataset"}, {}, {}
+    while hasattr(given, "skip_batches"):  # of Accelerate
+        given = given.batch_sampler
     batch_size = getattr(given, "batch_size", None)
-    if not isinstance(batch_size, int):
-        raise UsageError(f"{origin}: its batch sampler, {type(given).__name__}, has no batch_size: {INSTEAD}")
     if type(given) is BatchSampler:
-        return {"batch_sampler": partial(_batches, given.sampler, given.drop_last)}, batch_size, {}
-    return {"batch_sampler": partial(_as_it_is, given)}, batch_size, {"batch_size": batch_size}
+        return {"batch_sampler": partial(_batches, given.sampler, given.drop_last)}, {"batch_size": batch_size}, {}
+    order: dict[str, Any] = {"batch_sampler": partial(_as_it_is, given)}
+    if not isinstance(batch_size, int):
+        return {**order, "own_batches": "sampler"}, {}, {}
+    return order, {"batch_size": batch_size}, {"batch_size": batch_size}
 
 
 def _options(loader: DataLoader[Any]) -> dict[str, Any]:

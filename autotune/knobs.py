@@ -118,8 +118,8 @@ def require_free(given: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
     for name, value in fixed.items():
         if (wanted := given.get(name)) is not None and str(wanted) != str(value):
             raise UsageError(
-                f"{name}={wanted}: it stays {value} in this training, whose batches a batch sampler makes, or several "
-                "loaders together"
+                f"{name}={wanted}: it stays {value} in this training, whose batches a batch sampler or the dataset "
+                "makes, or several loaders together"
             )
 
 
@@ -184,7 +184,17 @@ def _config_of(given: Mapping[str, Any] | None) -> Config:
 
 
 def fitted(baseline: Config, facts: WorkloadFacts, global_batch_size: int | None) -> Config:
-    """Return the baseline with a batch that an epoch can fill."""
+    """Return the baseline with a batch that an epoch can fill, or with batches as they come.
+
+    Raises ``UsageError`` where neither leaves the samples of a step that are asked for.
+    """
+    if facts.batch_samples is not None:
+        if global_batch_size:
+            raise UsageError(
+                f"--global-batch-size {global_batch_size}: the sampler or the dataset makes the batches, of about "
+                f"{facts.batch_samples} samples; leave it out, and give the baseline its accumulation_steps"
+            )
+        return replace(baseline, batch_size=facts.batch_samples)
     if facts.epoch_samples is not None and facts.epoch_samples < baseline.ranks:
         raise UsageError(f"--ranks {baseline.ranks}: an epoch has only {facts.epoch_samples} samples")
     most = (facts.epoch_samples or 0) // baseline.ranks

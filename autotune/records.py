@@ -318,7 +318,7 @@ class WorkloadFacts:
     """Facts about the workload, found before the first measurement."""
 
     dataset_length: int | None
-    """Samples in the dataset; ``None`` for an iterable dataset without a length."""
+    """Samples in the dataset; ``None`` for an iterable dataset without a length, and one of whole batches."""
     iterable: bool
     """Whether the dataset is iterable rather than indexed."""
     sets_epoch: bool
@@ -353,7 +353,10 @@ class WorkloadFacts:
     data_parallel_devices: int | None = None
     """Devices among which ``nn.DataParallel`` divides a batch, 0 on a CPU; ``None`` for any other model."""
     epoch_samples: int | None = None
-    """Samples that an epoch iterates over; ``None`` for a sampler without end, and for an iterable dataset."""
+    """Samples that an epoch iterates over; ``None`` for a sampler without end, an iterable dataset, and batches that no
+    batch size makes."""
+    batch_samples: int | None = None
+    """Samples of a batch that no batch size makes, but a sampler or the dataset; ``None`` where one does."""
     loader_arguments: tuple[str, ...] = ()
     """The arguments of its DataLoader that the workload brings, such as ``sampler`` and ``collate_fn``."""
     loader_timeout: float | None = None

@@ -21,7 +21,7 @@ from io import BytesIO
 from mmap import mmap
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.errors import UsageError
 
@@ -73,6 +73,9 @@ class Workload:
     Lightning's ``limit_train_batches``."""
     beside: tuple[Beside, ...] = ()
     """Further loaders of a script, whose batches each step takes too; a function trains on one."""
+    own_batches: Literal["sampler", "dataset"] | None = None
+    """The maker of the batches of an existing loader where no batch size is: the ``sampler`` whose lists they are, or
+    the ``dataset`` whose items they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ class Beside:
     data: Workload
     """Its dataset, and how it is read."""
     batch_size: int
-    """Its own, which does not vary."""
+    """Its own, which does not vary; without effect where its data have ``own_batches``."""
     batches: int
     """Those that it gives for each batch of the workload's."""
 

@@ -31,6 +31,7 @@ def test_only_settings_change_and_what_needs_workers_goes_with_them() -> None:
     }
     sampler = BatchSampler(SequentialSampler([1, 2]), 2, drop_last=False)
     assert "batch_size" not in changed({"dataset": [1, 2], "batch_sampler": sampler}, ANSWER)
+    assert changed({"dataset": [1, 2], "batch_size": None, "shuffle": True}, ANSWER)["batch_size"] is None
     assert changed(given, ANSWER)["timeout"] == 5.0
 
 

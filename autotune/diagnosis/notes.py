@@ -120,7 +120,7 @@ def on_unseen_samples(typical: Measurement, measured: Sequence[Measurement], fac
     seen = sum(counts)
     if epoch is not None:  # each measurement sees samples from another part of another order
         seen = round(epoch * (1 - math.prod(1 - min(1.0, count / epoch) for count in counts)))
-    sizes_may_differ = {"collate_fn", "batch_sampler"} & set(facts.loader_arguments)
+    sizes_may_differ = {"collate_fn", "batch_sampler", "batch_size"} & set(facts.loader_arguments)
     if sizes_may_differ and (epoch is None or seen < epoch):
         peak = max(each.epoch_peak_bytes for each in (typical, *measured))
         of = "" if epoch is None else f" of an epoch's {epoch:,}"

@@ -45,7 +45,7 @@ def tune_existing(
             "--model on the command line, with --ranks"
         )
     require_free(options, loader.fixed)
-    present = dict(loader.present)
+    present = {"batch_size": 1, **loader.present}  # where the loader has no size, that of its batches takes its place
     if device.type == "cpu":
         present["pin_memory"] = False  # torch itself ignores it there
     workload = Workload(

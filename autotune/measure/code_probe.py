@@ -19,12 +19,11 @@ import cloudpickle
 import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.data import default_collate
 
 from autotune.config import Config
 from autotune.measure.batch import leaves_in, move, tensors_in
 from autotune.measure.device import Device
-from autotune.measure.loader import open_stream
+from autotune.measure.loader import collate_of, open_stream
 from autotune.measure.step import Step, TrainingStep
 from autotune.measure.sync_points import TORCH, is_ours, place, watch_synchronisations
 from autotune.probes import Anatomy, CodeShare, Synchronisation
@@ -123,7 +122,7 @@ class Building:
 
     def __init__(self, workload: Workload, batch_size: int, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._collate = workload.collate_fn or default_collate
+        self._collate = collate_of(workload)
         self._stream = open_stream(replace(workload, collate_fn=self._timed_collate), Config(batch_size=batch_size))
         self._collate_seconds = 0.0
         self.numpy_arrays = 0

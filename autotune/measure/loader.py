@@ -10,6 +10,7 @@ import os
 import random
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -17,7 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    default_collate,
+    default_convert,
+    get_worker_info,
+)
 
 from autotune.config import Config
 from autotune.errors import UserCodeError
@@ -37,6 +45,10 @@ SIGMAS = 5.0
 SKIPPED_AT_ONCE = 10_000
 UNEVEN = 1.1
 """Ratio of the batches of two workers in an epoch, in turns, from which they have different amounts."""
+FEW = 32
+"""Lists of a sampler whose mean length stands for a batch size that it does not have."""
+ANY_NUMBER = 0
+"""Samples that a dataset fetches in one call where its sampler gives each batch another number."""
 GOLDEN = 0.6180339887498949
 """The golden ratio: multiples of it, without their whole part, spread evenly however many they are."""
 
@@ -62,27 +74,25 @@ def open_loader(
     batch comes from another part of the order. With ``twice`` each batch comes once more right after itself.
     """
     arguments, options = dict[str, Any](collate_fn=counter), workload.loader_options or {}
+    unit: int | None = config.batch_size
+    if workload.own_batches == "dataset":
+        arguments["batch_size"] = unit = None
     left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
     if workload.batch_sampler is not None:
         left_out.add("drop_last")  # that is the sampler's to decide
         arguments["batch_sampler"] = TimedSampler(workload.batch_sampler(config.batch_size), place, twice=twice)
     elif workload.sampler is not None:
-        arguments["sampler"] = TimedSampler(workload.sampler, place, config.batch_size, twice=twice)
+        arguments["sampler"] = TimedSampler(workload.sampler, place, unit, twice=twice)
     elif not isinstance(workload.dataset, IterableDataset):  # as with shuffle=True
         shuffled = RandomSampler(workload.dataset, generator=options.get("generator"))  # type: ignore[arg-type]
-        arguments["sampler"] = TimedSampler(shuffled, place, config.batch_size, twice=twice)
+        arguments["sampler"] = TimedSampler(shuffled, place, unit, twice=twice)
     arguments |= {name: value for name, value in options.items() if name not in left_out}
     return config.dataloader(workload.dataset, **arguments)
 
 
 def open_stream(workload: Workload, config: Config, place: float | None = 0.0, *, twice: bool = False) -> BatchStream:
     """Return batches without end from that loader; its workers start with the first."""
-    is_iterable = isinstance(workload.dataset, IterableDataset)
-    compares_workers = is_iterable and (config.num_workers > 1 or config.ranks > 1)
-    fetched = config.batch_size if hasattr(workload.dataset, "__getitems__") else None
-    counter = CountingCollate(
-        workload.collate_fn, config.num_workers, compares_workers=compares_workers, fetched=fetched
-    )
+    counter = counter_of(workload, config)
     loader = open_loader(workload, config, counter, place, twice=twice)
     if not workload.beside:
         return BatchStream(loader, counter, workload.epoch_batches)
@@ -91,6 +101,44 @@ def open_stream(workload: Workload, config: Config, place: float | None = 0.0, *
         for each in workload.beside
     ]
     return SeveralStreams(loader, counter, others)
+
+
+def counter_of(workload: Workload, config: Config) -> CountingCollate:
+    """Return the collate function of a workload's loader, which counts its batches and their samples."""
+    is_iterable, is_batch = isinstance(workload.dataset, IterableDataset), workload.own_batches == "dataset"
+    fetches = hasattr(workload.dataset, "__getitems__") and not is_batch
+    number = config.batch_size if workload.own_batches is None else ANY_NUMBER
+    return CountingCollate(
+        collate_of(workload),
+        config.num_workers,
+        compares_workers=is_iterable and (config.num_workers > 1 or config.ranks > 1),
+        fetched=number if fetches else None,
+        is_batch=is_batch,
+    )
+
+
+def collate_of(workload: Workload) -> Callable[[Any], Any]:
+    """Return the collate function of a workload's DataLoader, by default torch's."""
+    return workload.collate_fn or (default_convert if workload.own_batches == "dataset" else default_collate)
+
+
+def samples_of_batches(workload: Workload, num_workers: int) -> int | None:
+    """Return the samples of a batch that no batch size makes; ``None`` where one does.
+
+    Those are the mean of a sampler's first lists, of which no sample is read, or those of a dataset's first batch.
+    """
+    if workload.own_batches is None:
+        return None
+    begin_anywhere(0)
+    if workload.own_batches == "sampler":
+        assert workload.batch_sampler is not None
+        sizes = [len(indices) for indices in itertools.islice(workload.batch_sampler(1), FEW)]
+        if not sizes:
+            raise UserCodeError("the batch sampler yields no batch")
+        return max(1, round(sum(sizes) / len(sizes)))
+    with contextlib.closing(open_reader(workload, Config(batch_size=1, num_workers=num_workers))) as stream:
+        next(stream)
+        return max(1, stream.samples)
 
 
 def open_reader(workload: Workload, config: Config, place: float | None = 0.0) -> BatchStream:
@@ -191,14 +239,18 @@ class CountingCollate:
 
     def __init__(
         self,
-        collate_fn: Callable[[list[Any]], Any] | None,
+        collate_fn: Callable[[Any], Any] | None,
         num_workers: int,
         *,
         compares_workers: bool = False,
         fetched: int | None = None,
+        is_batch: bool = False,
     ) -> None:
-        """``fetched`` is the number of samples that the dataset fetches in one call, where it does."""
-        self._compares_workers, self._fetched = compares_workers, fetched
+        """``fetched`` is the number of samples that the dataset fetches in one call, where it does.
+
+        With ``is_batch`` each item of the dataset is a whole batch.
+        """
+        self._compares_workers, self._fetched, self._is_batch = compares_workers, fetched, is_batch
         self._is_joined: bool | None = None
         """Whether it joins them itself; ``None`` before the first."""
         self._collate = collate_fn or default_collate
@@ -206,7 +258,7 @@ class CountingCollate:
         self._pids = torch.zeros(max(1, num_workers), dtype=torch.int64, device="cpu").share_memory_()
         self._digests = torch.zeros(max(1, num_workers), NOTED, dtype=torch.int64, device="cpu").share_memory_()
 
-    def __call__(self, samples: list[Any]) -> tuple[Any, Built]:
+    def __call__(self, samples: Any) -> tuple[Any, Built]:
         """Collate, then count: a batch is ready only when it is built."""
         batch = self._collate(samples)
         worker = get_worker_info()
@@ -219,7 +271,8 @@ class CountingCollate:
             if built < FIRST:  # threads that send batches start with the first of them
                 name_senders()
         self._slots[number] = built + 1
-        return batch, Built(self._count(samples), number, built)
+        count = samples_in(batch) if self._is_batch else self._count(samples)
+        return batch, Built(count, number, built)
 
     def _count(self, samples: Any) -> int:
         """Return how many samples there are; a dataset that fetches them together may have joined them."""
@@ -227,13 +280,15 @@ class CountingCollate:
             return len(samples)
         lengths = {len(each) for each in tensors_in(samples) if each.ndim}
         if self._is_joined is None:
-            self._is_joined = not (isinstance(samples, list) and len(samples) == self._fetched) and len(lengths) == 1
+            are_apart = isinstance(samples, list) and self._fetched in (len(samples), ANY_NUMBER)
+            self._is_joined = not are_apart and len(lengths) == 1
         return lengths.pop() if self._is_joined and len(lengths) == 1 else len(samples)
 
-    def _note(self, digests: torch.Tensor, samples: list[Any], batch: Any) -> None:
+    def _note(self, digests: torch.Tensor, samples: Any, batch: Any) -> None:
         """Note digests of a worker's samples, until the first comes again; of the batch where they tell nothing."""
         noted = int(digests.count_nonzero())
-        for digest in filter(None, map(_digest, samples)) if any(map(_digest, samples[:1])) else [_digest(batch)]:
+        found = [] if self._is_batch else [*filter(None, map(_digest, samples))]
+        for digest in found or filter(None, [_digest(batch)]):
             if noted == NOTED or (noted and digest == digests[0]):
                 digests[-1] = digests[-1] or END
                 return
@@ -259,6 +314,12 @@ class CountingCollate:
     def digests(self) -> list[list[int]]:
         """Digests of each worker's first samples."""
         return [[each for each in noted if each not in (0, END)] for noted in self._digests.tolist()]
+
+
+def samples_in(batch: Any) -> int:
+    """Return how many samples a batch has: the leading dimension of most of its tensors, 1 without any."""
+    lengths = Counter(len(tensor) for tensor in tensors_in(batch) if tensor.ndim)
+    return lengths.most_common(1)[0][0] if lengths else 1
 
 
 def unique_share(digests: Iterable[Sequence[int]]) -> float:

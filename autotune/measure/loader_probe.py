@@ -59,7 +59,7 @@ def look_at_loader(
             for _ in range(stream.ready + 1):  # what is ready, and the batch that is being built
                 next(stream)
             arrived = time.perf_counter()
-        times = _trace(stream, batch_size, arrived, seconds)
+        times = _trace(stream, 1 if workload.own_batches else batch_size, arrived, seconds)
         builds, busy = times.counted, fmean(times.counted) / fmean([*times.first, *times.again])
         used, own, built = cpu_seconds() - used, time.process_time() - own, stream.produced - built
         conditions = conditions_between(before, snapshot())

@@ -286,7 +286,7 @@ class ScriptLoop:
 
     def existing(self) -> ExistingLoader:
         """Return the training loader's data and settings."""
-        return take_apart(self.loader, f"{self.name}: the training loader")
+        return take_apart(self.loader)
 
     def workload(self) -> Workload:
         """Return the model, and the data of the loaders that feed its steps.
@@ -295,14 +295,14 @@ class ScriptLoop:
         """
         first, others = self.existing(), list[Beside]()
         for loader, count in zip(self.loaders_beside, self.beside.values(), strict=True):
-            other = take_apart(loader, f"{self.name}: the loader of {self.place(loader)}")
+            other = take_apart(loader)
             if any(first.present.get(name) != other.present.get(name) for name in ALIKE):
                 raise UserCodeError(
                     f"{self.name} trains on batches of several loaders, made in {_lines(self._all_sites)}, whose "
                     f"{', '.join(ALIKE)} differ: give them the same first"
                 )
             data = Workload(nn.Identity(), **other.data)
-            others.append(Beside(data=data, batch_size=other.present["batch_size"], batches=count))
+            others.append(Beside(data=data, batch_size=other.present.get("batch_size", 1), batches=count))
         return Workload(self.model(), **first.data, beside=tuple(others))
 
     @property

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config, StepKey
@@ -41,11 +42,18 @@ class Session:
     """
 
     def __init__(
-        self, workload: Workload, device: str | Device, group: RankGroup = ALONE, script: ScriptLoop | None = None
+        self,
+        workload: Workload,
+        device: str | Device,
+        group: RankGroup = ALONE,
+        script: ScriptLoop | None = None,
+        *,
+        num_workers: int = 0,
     ) -> None:
+        """Take the workload, and how many workers its loader has today."""
         from autotune.measure.device import open_device
 
-        self._script = script
+        self._script, self._num_workers = script, num_workers
         self._whole, self._workload = workload, share_of(workload, group)
         self._group = group
         self._device = open_device(device, group) if isinstance(device, str) else device
@@ -75,18 +83,27 @@ class Session:
                 autocast_call=self._script.autocast_call,
                 optimizer=class_of(self._script.optimizers),
             )
-        return asdict(replace(facts, other_devices=others or facts.other_devices))
+        return asdict(replace(facts, other_devices=others or facts.other_devices, batch_samples=self._batch_samples))
+
+    @cached_property
+    def _batch_samples(self) -> int | None:
+        """The samples of a batch that no batch size makes."""
+        from autotune.measure.loader import samples_of_batches
+
+        return samples_of_batches(self._whole, self._num_workers)
 
     def script(self) -> dict[str, Any] | None:
         """Describe the script that trains: where its loader is made, and its settings; ``None`` without a script."""
         if self._script is None:
             return None
         loop, existing = self._script, self._script.existing()
+        own = {} if self._batch_samples is None else {"batch_size": self._batch_samples}
+        present, fixed = {**existing.present, **own, "amp": loop.precision}, {**existing.fixed, **own}
         return {
             "site": loop.own_site.key,
             "device": str(self._device.torch_device),
-            "present": {**existing.present, "amp": loop.precision},
-            "fixed": {**existing.fixed, **({"batch_size": existing.present["batch_size"]} if loop.beside else {})},
+            "present": present,
+            "fixed": {**fixed, **({"batch_size": present["batch_size"]} if loop.beside else {})},
             "beside": loop.beside,
             "holds": loop.hold.way if loop.hold else None,
             "batches": loop.batches,

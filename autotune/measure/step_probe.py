@@ -141,8 +141,8 @@ def _joined_batches(workload: Workload, config: Config, device: Device) -> list[
     Reading a large one takes longer than all steps on it where a dataset is slow. Empty where small ones differ in more
     than their values.
     """
-    size = config.batch_size
-    if not device.is_asynchronous or size <= LEAST_PIECES * PIECE or workload.batch_sampler is not None:
+    size, is_fixed = config.batch_size, workload.batch_sampler is not None or workload.own_batches is not None
+    if not device.is_asynchronous or size <= LEAST_PIECES * PIECE or is_fixed:
         return []
     try:
         return list(_joined(_pieces(workload, config, device), size, device))
@@ -241,6 +241,7 @@ def _take_the_last(workload: Workload, config: Config, step: Step, device: Devic
     share = workload.sampler if isinstance(workload.sampler, DistributedSampler) else None
     is_chosen = workload.sampler is not share or workload.batch_sampler is not None
     is_chosen |= bool(workload.beside)  # their batches would have to be as short
+    is_chosen |= workload.own_batches is not None
     if isinstance(dataset, IterableDataset) or is_chosen or (workload.loader_options or {}).get("drop_last"):
         return
     samples = len(dataset) if share is None else len(share)

@@ -169,17 +169,18 @@ def _load(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Sess
 def _loaded(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Session:
     if message.get("script"):
         return _load_script(message, group)
-    Config.from_document(message["config"]).apply_threads()
+    config = Config.from_document(message["config"])
+    config.apply_threads()
     path = tuple(message["path"])
     if message["model"] is not None:  # the device comes last: an imported module may say which are visible
         workload = load(ImportedWorkload(model=message["model"], dataset=message["dataset"], path=path))
-        return Session(workload, message["device"], group)
+        return Session(workload, message["device"], group, num_workers=config.num_workers)
     from autotune.measure.device import open_device
 
     device = open_device(message["device"], group)
     blob = mmap.mmap(pickled[0], 0, access=mmap.ACCESS_READ)
     source = PickledWorkload(blob=blob, path=path, settings=message["settings"])
-    return Session(load(source, device.torch_device), device, group)
+    return Session(load(source, device.torch_device), device, group, num_workers=config.num_workers)
 
 
 def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
@@ -197,7 +198,7 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
     loop.start()
     workload = loop.workload()
     device = given["device"] or next((str(each.device) for each in workload.model.parameters()), "cpu")
-    return Session(workload, device, group, loop)
+    return Session(workload, device, group, loop, num_workers=loop.existing().present["num_workers"])
 
 
 def _losses(message: dict[str, Any]) -> list[float]:

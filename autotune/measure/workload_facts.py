@@ -54,7 +54,7 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
     with suppress(Exception):  # training will say why it cannot be made
         optimizers.append(make_optimizer(workload, workload.model))
     return WorkloadFacts(
-        dataset_length=length,
+        dataset_length=None if workload.own_batches == "dataset" else length,
         epoch_samples=_epoch_samples(workload),
         iterable=isinstance(dataset, IterableDataset),
         sets_epoch=hasattr(dataset, "set_epoch"),
@@ -93,7 +93,7 @@ def has_batch_norm(model: nn.Module) -> bool:
 
 def _epoch_samples(workload: Workload) -> int | None:
     """Return the samples that an epoch iterates over; the dataset's where batches are made by a sampler of theirs."""
-    if isinstance(workload.dataset, IterableDataset):
+    if isinstance(workload.dataset, IterableDataset) or workload.own_batches is not None:
         return None
     return length_of(workload.dataset if workload.sampler is None else workload.sampler)
 
@@ -103,6 +103,8 @@ def _loader_arguments(workload: Workload) -> Iterator[str]:
     for name in ("sampler", "batch_sampler", "collate_fn"):
         if getattr(workload, name) not in (None, default_collate):
             yield name
+    if workload.own_batches == "dataset":
+        yield "batch_size"
     left_out = set() if workload.batch_sampler is None else {"drop_last"}  # that is the sampler's to decide
     yield from sorted(set(workload.loader_options or {}) - left_out)
 
@@ -139,8 +141,9 @@ def _parts(workload: Workload) -> Iterator[Any]:
     yield from (workload.sampler, workload.batch_sampler)
     if workload.parallelize is not None:
         yield workload.parallelize
-    if workload.epoch_batches is not None:
-        yield workload.epoch_batches
+    for setting in (workload.epoch_batches, workload.own_batches):
+        if setting is not None:
+            yield setting
     if workload.max_grad_norm is not None or workload.loader_options:
         yield (workload.max_grad_norm, sorted((workload.loader_options or {}).items()))
     if settings := differing_settings():

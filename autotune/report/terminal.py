@@ -254,15 +254,18 @@ def changes(result: Answer) -> list[str]:
     return found
 
 
-def script_text(facts: WorkloadFacts, present: Config) -> str:
-    """Return the training loader that was found in a script, and the settings that would be varied."""
+def script_text(facts: WorkloadFacts, present: Config, *, is_fixed: bool) -> str:
+    """Return the training loader that was found in a script, and the settings that would be varied.
+
+    ``is_fixed`` says that its batch size cannot be one of them.
+    """
     samples = "" if facts.dataset_length is None else f", {facts.dataset_length:,} samples"
     is_cast = present.amp != "off"
     precision = ", precision" if is_cast else ""
-    kept = f"batch size {present.batch_size} (--batch-size varies it)" + ("" if is_cast else ", fp32 (no autocast)")
-    others = ", ".join(facts.other_loader_calls)
-    if others:
-        kept = kept.replace(" (--batch-size varies it)", "")
+    size, others = f"batch size {present.batch_size}", ", ".join(facts.other_loader_calls)
+    if facts.batch_samples is not None:
+        size = f"batches of {facts.batch_samples} samples, as they come"
+    kept = size + ("" if is_fixed else " (--batch-size varies it)") + ("" if is_cast else ", fp32 (no autocast)")
     lines = [
         f"Found: {facts.loader_call}, {facts.dataset_name}{samples}; {facts.model_name} trains on {facts.device}.",
         *(

@@ -474,7 +474,8 @@ def _loader_arguments(result: Answer, order: str) -> str:
     """Return the arguments of the printed DataLoader; ``order`` counts unless a sampler does."""
     left_out = () if result.config.num_workers else ("multiprocessing_context", "timeout")
     names = [name for name in result.facts.loader_arguments if name not in left_out]
-    calls = {"batch_sampler": "batch_sampler(config.batch_size)"}
+    is_own = result.facts.batch_samples is not None
+    calls = {"batch_sampler": "batch_sampler" if is_own else "batch_sampler(config.batch_size)", "batch_size": "None"}
     given = "".join(f", {name}={calls.get(name, name)}" for name in names)
     return given if {"sampler", "batch_sampler"} & set(names) else f"{order}{given}"
 

@@ -166,7 +166,10 @@ def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None,
     assert known.end
     space, given = known.setup.space.other, known.baseline.config
     if space is None:
-        return None, BY_SCRIPT if known.setup.facts.loader_site and known.setup.space.varies_no_batch else ""
+        facts = known.setup.facts
+        is_fixed = facts.batch_samples is not None or bool(facts.other_loader_sites)
+        is_chosen = facts.loader_site and known.setup.space.varies_no_batch and not is_fixed
+        return None, BY_SCRIPT if is_chosen else ""
     is_same = known.serves_both(answer) and (result.verdict is Verdict.FASTER or space.objective == "same-batch")
     confirmation, forecast = known.confirmation(known.end, other=True), known.other_forecast
     if confirmation is not None and forecast is not None:

@@ -57,6 +57,7 @@ CHANGED = {
     "a subclass that passes all on": "class Mine(DataLoader):\n    def __init__(self, *args, **kwargs):\n"
     "        super().__init__(*args, **kwargs)\nloader = Mine(ds, batch_size=16)\n",
     "nested in a list": "loaders = [\n    DataLoader(ds, batch_size=16),\n    None,\n]\nloader = loaders[0]\n",
+    "whole batches": "loader = DataLoader(ds, batch_size=None, shuffle=True)\n",
     "with a batch sampler": "sampler = torch.utils.data.BatchSampler(range(96), 8, False)\n"
     "loader = DataLoader(ds, batch_sampler=sampler)\n",
 }

@@ -9,12 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.integrations.dataloader import read_loader, require, tune_existing, untouched_random_state
-from autotune.measure.loader import CountingCollate, open_loader
+from autotune.measure.loader import counter_of, open_loader, open_stream, samples_in, samples_of_batches
+from autotune.measure.session import Session
+from autotune.records import Request
 from autotune.workload import Workload, describe
 from tests.datasets import CountingUp, Squares, first_elements
 
@@ -24,7 +34,7 @@ def again(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     found = read_loader(loader, "the loader")
     workload = Workload(torch.nn.Linear(1, 1), **found.data)
     config = Config(**(dict(found.present) | changes))
-    return open_loader(workload, config, CountingCollate(workload.collate_fn, config.num_workers))
+    return open_loader(workload, config, counter_of(workload, config))
 
 
 def numbers(loader: DataLoader[Any], *, is_counted: bool = False) -> list[float]:
@@ -86,6 +96,156 @@ def test_another_batch_sampler_is_kept_and_fixes_the_batch_size() -> None:
     assert numbers(again(loader, batch_size=50), is_counted=True) == [0, 1, 2, 5, 6, 7]
 
 
+class Unsized(Sampler[list[int]]):
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from ([0, 1, 2], [5, 6, 7, 8, 9])
+
+    def __len__(self) -> int:
+        return 2
+
+
+class Fetching(Squares):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Batches(Squares):
+    def __getitem__(self, index: int) -> Any:
+        return {"x": np.full((6, 2), index, np.float32), "lengths": torch.ones(6), "boxes": torch.ones(2, 4)}
+
+
+class StreamOfBatches(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from ({"x": torch.full((6, 2), float(number))} for number in range(4))
+
+
+@pytest.mark.parametrize("dataset", [Squares(100), Fetching(100)], ids=["by index", "by lists"])
+def test_a_batch_sampler_without_a_size_is_kept_and_its_samples_are_counted(dataset: Squares) -> None:
+    loader = DataLoader(dataset, batch_sampler=Unsized())
+    found = read_loader(loader, "the loader")
+    assert found.present == {"num_workers": 0, "pin_memory": False}
+    batches = list(again(loader, batch_size=50))
+    assert [built.samples for _, built in batches] == [3, 5]
+    assert numbers(again(loader), is_counted=True) == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert samples_of_batches(Workload(torch.nn.Linear(1, 1), **found.data), 0) == 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(Batches(4), batch_size=None, shuffle=True),
+        DataLoader(Batches(4), batch_size=None),
+        DataLoader(StreamOfBatches(), batch_size=None),
+    ],
+    ids=["shuffled", "in order", "stream"],
+)
+def test_batches_that_the_dataset_makes_come_as_they_are_and_their_samples_are_counted(
+    loader: DataLoader[Any], workers: int
+) -> None:
+    found = read_loader(loader, "the loader")
+    assert (found.present, found.data["collate_fn"]) == ({"num_workers": 0, "pin_memory": False}, None)
+    made = again(loader, batch_size=50, num_workers=workers)
+    batches = list(made)
+    repeats = 2 if workers and isinstance(loader.dataset, IterableDataset) else 1
+    assert [built.samples for _, built in batches] == [6] * 4 * repeats
+    assert sorted({float(batch["x"][0, 0]) for batch, _ in batches}) == [0, 1, 2, 3]
+    assert all(isinstance(batch["x"], torch.Tensor) for batch, _ in batches)
+    assert samples_of_batches(Workload(torch.nn.Linear(1, 1), **found.data), workers) == 6
+
+
+def test_lists_of_indices_reach_a_dataset_that_makes_batches_of_them() -> None:
+    class OfLists(Squares):
+        def __getitem__(self, indices: Any) -> torch.Tensor:
+            return torch.tensor(indices)
+
+    lists: Any = BatchSampler(SequentialSampler(range(10)), 4, drop_last=False)
+    made = again(DataLoader(OfLists(10), batch_size=None, sampler=lists))
+    assert [(batch.tolist(), built.samples) for batch, built in made] == [
+        ([0, 1, 2, 3], 4),
+        ([4, 5, 6, 7], 4),
+        ([8, 9], 2),
+    ]
+
+
+def test_workers_of_an_undivided_stream_of_batches_are_known_by_their_batches() -> None:
+    found = read_loader(DataLoader(StreamOfBatches(), batch_size=None), "the loader")
+    stream = open_stream(Workload(torch.nn.Linear(1, 1), **found.data), Config(batch_size=6, num_workers=2))
+    try:
+        for _ in range(6):
+            next(stream)
+        assert stream.unique_share == 0.5
+    finally:
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    ("batches", "samples"),
+    [
+        ([torch.ones(3, 2), torch.ones(3)], 3),
+        ({"pixels": torch.ones(4, 3), "sizes": torch.ones(4), "cumulated": torch.ones(5), "scale": torch.ones(())}, 4),
+        (["a", "b"], 1),
+    ],
+)
+def test_the_samples_of_a_batch_are_the_leading_dimension_of_most_of_its_tensors(batches: Any, samples: int) -> None:
+    assert samples_in(batches) == samples
+
+
+def test_a_sampler_that_skips_the_first_batches_is_that_of_all_batches() -> None:
+    data_loader: Any = pytest.importorskip("accelerate.data_loader")
+    whole = DataLoader(Squares(100), batch_size=8, shuffle=True, num_workers=2)
+    resumed = read_loader(data_loader.skip_first_batches(whole, 3), "the loader")
+    assert resumed.present == read_loader(whole, "the loader").present
+    assert resumed.fixed == {}
+    twice = data_loader.skip_first_batches(data_loader.skip_first_batches(whole, 3), 3)
+    assert sorted(numbers(again(twice, batch_size=10), is_counted=True)) == list(range(100))
+    buckets = data_loader.skip_first_batches(DataLoader(Squares(100), batch_sampler=Buckets()), 1)
+    assert read_loader(buckets, "the loader").fixed == {"batch_size": 3}
+
+
+class Pairs(Squares):
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((4, 1), float(index)), torch.ones(4, 1)
+
+
+UNSIZED = [
+    pytest.param(DataLoader(Squares(100), batch_sampler=Unsized()), id="sampler"),
+    pytest.param(DataLoader(Pairs(50), batch_size=None), id="dataset"),
+]
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("loader", UNSIZED)
+def test_batches_of_no_size_take_no_other_size(loader: DataLoader[Any]) -> None:
+    given: dict[str, Any] = {"device": torch.device("cpu"), "settings": {}, "training_step": None}
+    for options, message in (
+        ({"batch_size": 8}, "batch_size=8: it stays 4 in this training"),
+        ({"global_batch_size": 8}, "--global-batch-size 8: the sampler or the dataset makes the batches"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            tune_existing(
+                torch.nn.Linear(1, 1),
+                read_loader(loader, "the loader"),
+                options={"quiet": True, **options},
+                optimizer=torch.optim.AdamW,
+                **given,
+            )
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("loader", UNSIZED)
+def test_all_parts_of_training_on_batches_of_no_size_are_measured(loader: DataLoader[Any], workers: int) -> None:
+    workload = Workload(torch.nn.Linear(1, 1), **read_loader(loader, "the loader").data)
+    session = Session(workload, "cpu", num_workers=workers)
+    facts = session.facts()
+    assert (facts["batch_samples"], facts["epoch_samples"]) == (4, None)
+    config = Config(batch_size=4, num_workers=workers, intra_op_threads=1)
+    for part in ("loader", "compute", "anatomy", "numerics", "training"):
+        attempt = session.measure(config, Request(seconds=0.3, part=part))
+        assert attempt.found, (part, attempt.message, attempt.details)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -130,10 +290,6 @@ class Endless(DataLoader[Any]):
             yield from super().__iter__()
 
 
-class Unsized(Buckets):
-    batch_size = None  # type: ignore[assignment]
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -141,8 +297,6 @@ class Unsized(Buckets):
         (lambda: {"a": DataLoader(Squares(4))}, "the loader is dict; allowed: one torch DataLoader"),
         (lambda: Squares(4), "the loader is Squares; allowed: one torch DataLoader"),
         (lambda: Endless(Squares(4)), "the loader is Endless, which is iterated in its own way"),
-        (lambda: DataLoader(Squares(4), batch_size=None), "has no batch size, its dataset makes the batches"),
-        (lambda: DataLoader(Squares(4), batch_sampler=Unsized()), "batch sampler, Unsized, has no batch_size"),
     ],
 )
 def test_what_cannot_be_taken_apart_is_refused_with_the_way_out(make: Callable[[], Any], message: str) -> None:

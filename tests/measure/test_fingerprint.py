@@ -281,3 +281,4 @@ def test_the_facts_name_what_the_workload_brings_for_its_loader() -> None:
     batches = {"batch_sampler": lambda size: [[0, 1]], "loader_options": {"drop_last": True, "timeout": 3}}
     assert named(**batches) == ("batch_sampler", "timeout")
     assert named(loader_options={"drop_last": True}) == ("drop_last",)
+    assert named(own_batches="dataset") == ("batch_size",)

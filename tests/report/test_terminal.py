@@ -368,6 +368,9 @@ def with_arguments(*names: str, config: Config = examples.ANSWER, **facts: Any) 
 def test_the_snippet_keeps_the_users_sampler_batch_sampler_and_collate_function() -> None:
     assert "dataloader(dataset, sampler=sampler, collate_fn=collate_fn)\n" in with_arguments("sampler", "collate_fn")
     assert "dataloader(dataset, batch_sampler=batch_sampler(config.batch_size))\n" in with_arguments("batch_sampler")
+    assert "dataloader(dataset, batch_sampler=batch_sampler)\n" in with_arguments("batch_sampler", batch_samples=30)
+    of_batches = with_arguments("sampler", "batch_size", batch_samples=30)
+    assert "dataloader(dataset, sampler=sampler, batch_size=None)\n" in of_batches
     assert "dataloader(dataset, shuffle=True, collate_fn=collate_fn)\n" in with_arguments("collate_fn")
     assert "dataloader(dataset, collate_fn=collate_fn)\n" in with_arguments("collate_fn", iterable=True)
     assert "timeout=timeout" in with_arguments("timeout")

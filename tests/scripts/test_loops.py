@@ -16,6 +16,7 @@ from autotune.api import tune
 from autotune.config import Config
 from autotune.errors import ScriptEndsError, UsageError, UserCodeError
 from autotune.records import Request, WorkloadFacts
+from autotune.report.terminal import script_text
 from autotune.runner import local
 from autotune.workload import Script
 from tests.processes import printed
@@ -80,6 +81,10 @@ TRUTHS = {
     "kept_iterator": Truth(rate=FEW),
     "steps_in_hooks": Truth(rate=FEW),
     "overfits_first": Truth(rate=FEW),
+    "episodes": Truth(rate=per_second(10, 10 * 2, 20)),
+    "stream_of_batches": Truth(rate=per_second(16, 30, 20)),
+    "dataset_of_batches": Truth(rate=per_second(16, 30, 20)),
+    "resumed": Truth(rate=USUAL),
     "cycles": Truth(rate=per_second(8, 20), words=("repeat",)),
     "other_arguments": Truth(rate=per_second(8, 8 * 2, 40), arguments=("0.04",)),
     "own_file": Truth(rate=USUAL),
@@ -191,7 +196,18 @@ def test_a_loop_is_measured_at_its_rate_or_refused_in_words(name: str, runner: L
 
 
 @pytest.mark.parametrize(
-    "name", ["statistics_first", "losses_within", "kept_iterator", "steps_in_hooks", "overfits_first"]
+    "name",
+    [
+        "statistics_first",
+        "losses_within",
+        "kept_iterator",
+        "steps_in_hooks",
+        "overfits_first",
+        "episodes",
+        "stream_of_batches",
+        "dataset_of_batches",
+        "resumed",
+    ],
 )
 def test_a_later_start_trains_on_the_batches_that_it_is_handed(name: str, runner: Loops) -> None:
     with runner.started(name):
@@ -299,3 +315,31 @@ def test_other_batch_sizes_of_several_loaders_are_refused(runner: Loops) -> None
 def test_a_loader_of_an_own_class_is_known_by_the_line_that_makes_it(runner: Loops) -> None:
     with runner.started("iterator_in_constructor") as facts:
         assert facts.loader_call == f"{place('iterator_in_constructor', 'training = ')}: DataLoader"
+
+
+@pytest.mark.parametrize(("name", "samples"), [("episodes", 10), ("stream_of_batches", 16), ("dataset_of_batches", 16)])
+def test_batches_that_no_batch_size_makes_stay_as_they_are(name: str, samples: int, runner: Loops) -> None:
+    with runner.started(name) as facts:
+        assert runner.script is not None
+        present = Config(**runner.script["present"])
+        assert facts.batch_samples == present.batch_size == samples
+        assert runner.script["fixed"] == {"batch_size": samples}
+        attempt = runner.measure(replace(present, num_workers=2), replace(REQUEST, seconds=2.0))
+        assert attempt.measurement is not None, attempt.message
+        assert 1.2 * per_second(samples, 40) < attempt.measurement.samples_per_second < 1.02 * per_second(samples, 20)
+    assert f"Would keep: batches of {samples} samples, as they come" in script_text(facts, present, is_fixed=True)
+
+
+@pytest.mark.parametrize("name", ["episodes", "stream_of_batches"])
+def test_another_size_of_batches_that_no_batch_size_makes_is_refused(name: str, runner: Loops) -> None:
+    with pytest.raises(UsageError, match=r"batch_size=64: it stays 1[06] in this training"):
+        tune(Script(path=f"{name}.py"), batch_size=64)
+
+
+def test_a_resumed_script_is_that_of_the_loader_whose_first_batches_it_skips(runner: Loops) -> None:
+    with runner.started("resumed") as facts:
+        assert runner.script is not None
+        assert runner.script["present"]["batch_size"] == 8
+        assert runner.script["fixed"] == {}
+        assert runner.measured(16).rate == pytest.approx(per_second(16, 16 * 2, 20), rel=TOLERANCE)
+    assert facts.loader_call == f"{place('resumed', 'loader = DataLoader')}: DataLoader"

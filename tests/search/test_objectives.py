@@ -196,6 +196,8 @@ def test_the_batch_of_a_script_is_kept_and_how_it_varies_is_said() -> None:
     facts = replace(GPU, loader_site=SITE)
     kept = tuned(SimulatedMachine(cost=both_pay), "same-batch", facts, batch_size=32)
     assert (kept.config.samples_per_update, kept.alternative, kept.no_alternative) == (32, None, BY_SCRIPT)
+    fixed = tuned(SimulatedMachine(cost=both_pay), "same-batch", replace(facts, batch_samples=32), batch_size=32)
+    assert (fixed.alternative, fixed.no_alternative) == (None, "")
     varied = tuned(SimulatedMachine(cost=both_pay), "same-batch", facts, batch_size="16..256")
     assert (varied.config.batch_size, varied.config.accumulation_steps) == (32, 1)
     assert there(varied.alternative).config.batch_size > 32
