@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.machine.descendants import remove_folder
+from autotune.measure import overlay
 from autotune.measure.writes import hold_writes
 from tests.scripts.holding import (
     ADD_RULE,
@@ -29,6 +30,8 @@ from tests.scripts.holding import (
     restrict,
 )
 
+UNKNOWN = 10_000
+"""The number of no system call."""
 WRITE_FILE = 1 << 1
 """Landlock's right to write to a file."""
 
@@ -56,6 +59,8 @@ def held(case: dict[str, Any], upper: Path, beneath: Path | None = None) -> dict
         restrict(DOMAINS[case["kind"]])
     if case.get("are_numbers_refused"):
         close_process_files()
+    if case.get("is_kernel_old"):
+        overlay.SET_ATTRIBUTES = UNKNOWN
     if limit := case.get("open_files"):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     error, hold = None, None

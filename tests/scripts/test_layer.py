@@ -248,6 +248,26 @@ def test_beside_the_layers_neither_contents_nor_modes_nor_times_change(top: Path
         assert "--allow-writes" in line["error"]
 
 
+def test_a_kernel_that_makes_nothing_read_only_refuses_writes_beside_layers_and_another_life(
+    top: Path, is_plain: bool
+) -> None:
+    if not landlock_version():
+        pytest.skip("the system has no Landlock")
+    own = project(top / "work", PLAIN_USER * is_plain)
+    before = seen(own)
+    with tempfile.TemporaryDirectory(prefix="beside-", dir="/var/tmp") as name:
+        beside = project(Path(name, "data"), PLAIN_USER * is_plain) / "log.txt"
+        os.chmod(name, 0o755)
+        codes = {"beside": f"open({str(beside)!r}, 'a')", "again": f"{WRITES}\nhold.begin_anew()"}
+        cases = {key: {"folder": str(own), "code": code, "is_kernel_old": True} for key, code in codes.items()}
+        found = held(top, is_plain, cases)
+        assert beside.read_text() == "before"
+    assert {line["way"] for line in found.values()} == {"layer"}
+    assert f"Permission denied: '{beside}'" in found["beside"]["error"]
+    assert "cannot empty its layers" in found["again"]["error"]
+    assert seen(own) == before
+
+
 def test_a_project_in_shared_memory_is_layered_or_refused(top: Path, is_plain: bool) -> None:
     owner, name = PLAIN_USER * is_plain, f"autotune-test-{uuid.uuid4().hex}"
     own, beside = project(MEMORY / name, owner), MEMORY / f"{name}.npy"
