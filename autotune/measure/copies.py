@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from autotune.machine.descendants import SHARED_MEMORY
+from autotune.machine.descendants import SHARED_MEMORY, remove_folder
 from autotune.measure.doors import Doors
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -79,6 +79,13 @@ class Copies:
             | {self._open: self._open_copy, self._connect: self._connect_copy, self._create: self._create_dynamic}
         )
         shutil._use_fd_functions = False  # type: ignore[attr-defined]  # it removes by descriptors
+
+    def begin_anew(self) -> None:
+        """Remove all copies: every file is as the user has it."""
+        self._hidden.clear()
+        self._links.clear()
+        remove_folder(self._folder)
+        self._own["mkdir"](self._folder)
 
     def _with(self, name: str, chosen: Callable[..., Any], *, itself: bool = False) -> Callable[..., Any]:
         own = self._own[name]

@@ -1,6 +1,7 @@
 """Folders under a layer: an overlay on each, in a mount namespace of this process and its children.
 
-What is written, renamed or deleted there is seen below this process alone, and lies in folders that are removed.
+What is written, renamed or deleted there is seen below this process alone, and lies in folders that are removed. All
+other folders are read-only, and a process beside this one keeps the right to empty the layers.
 Linux's man pages mount_namespaces(7) and user_namespaces(7), and its Documentation/filesystems/overlayfs.rst, say how.
 """
 
@@ -8,25 +9,40 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import faulthandler
+import functools
+import gc
 import hashlib
 import os
 import re
+import signal
+import socket
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import struct
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from autotune.machine.descendants import SHARED_MEMORY
+from autotune.machine.descendants import SHARED_MEMORY, remove_folder
+from autotune.measure.landlock import NO_NEW_PRIVILEGES
+from autotune.measure.subreaper import tell_of_parents_death
 
 NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000
 """Flags of ``unshare``."""
 READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE, DETACH = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18, 2
 """Flags of ``mount``, and one of ``umount2``."""
+SET_ATTRIBUTES, RECURSIVELY, NO_AUTOMOUNT, HERE, ONLY_READ = 442, 0x8000, 0x800, -100, 1
+"""The number of ``mount_setattr``, which is the same on every architecture, its flags, and an attribute."""
 KEPT_FLAGS = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC
 """Flags of a mount that a user namespace cannot take from it; ``mount`` has the same numbers."""
 SYSTEM = ("/proc", "/sys", "/dev", "/run")
 """Folders that are never layered, but for folders in ``MEMORY``: what lies there is no file of a disk."""
+WRITABLE = ("/dev", "/proc")
+"""Folders that stay as they are beside the layers."""
 MEMORY = str(SHARED_MEMORY)
 SEGMENTS = ("torch_", "psm_", "sem.", "mp-", "nccl-", "cuda.")
 """How names of segments and semaphores begin, which processes share; other files there are the user's."""
@@ -36,14 +52,40 @@ MOST_ENDPOINTS = 500
 """Sockets and pipes that stay reachable through layers; each takes a descriptor, of mostly 1,024."""
 TRIED_BYTES = 2**20
 """Size of a file up to which appending is tried with it: the layer copies it."""
+DONE = b"!"
+"""The answer where the layers are empty."""
+MOST_DESCRIPTORS = 2**31 - 1
 DROP_BOUND, CAPABILITY_VERSION, ADMINISTRATOR = 24, 0x20080522, 21
 """An option of ``prctl``, the version of ``capset``'s header, and the capability that mounts need (capabilities(7))."""
 
 
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Layers over folders."""
+
+    folders: tuple[str, ...] = ()
+    """Folders that have one."""
+    keeper: socket.socket | None = None
+    """Leads to the process that empties them; ``None`` where the system cannot make all other folders read-only."""
+
+    @property
+    def are_alone(self) -> bool:
+        """Whether nothing but the layers can be written to."""
+        return self.keeper is not None
+
+    def begin_anew(self) -> None:
+        """Empty them; this process has to enter its working folder again. Raises ``OSError`` where that fails."""
+        if self.keeper is None:
+            raise OSError(errno.ENOTSUP, "this kernel cannot empty its layers")
+        self.keeper.send(b"?", socket.MSG_NOSIGNAL)
+        if self.keeper.recv(1) != DONE:
+            raise OSError(errno.EIO, "the layers that hold its writes cannot be emptied")
+
+
 def put_layers(
     wanted: Sequence[str], others: Iterable[str], scratch: str, upper: Path, beneath: Path | None = None
-) -> tuple[str, ...]:
-    """Put layers over the wanted folders, and over others where that works; return those that have a layer now.
+) -> Layers:
+    """Put layers over the wanted folders, and over others where that works.
 
     Writes go below ``upper``, a folder of the scratch folder, which stays visible and the same. An earlier session's
     ``beneath`` lies under the new layers. Of a folder with mounts below, the folders without are layered instead.
@@ -55,20 +97,106 @@ def put_layers(
         taken = list(_without_mounts(named))[:MOST_FOLDERS]
         nested = sorted({each for folder in named for each in _without_mounts([folder])} - set(taken), key=len)
         options = "userxattr" if is_foreign else "redirect_dir=on"
-        layered = _mount_layers(taken, nested, scratch, upper, beneath, options)
-        failing = next((each for each in wanted if not (is_below(each, layered) and _allows_writing(each))), None)
-        for folder, mounts in list(layered.items()):
-            if failing is not None or not _allows_writing(folder):
-                del layered[folder]
-                for _ in range(mounts):
-                    _library().umount2(os.fsencode(folder), DETACH)
-        if failing is not None:
-            raise OSError(errno.ENOTSUP, "no layer", failing)
+        with ExitStack() as files:
+            places = [scratch, *([str(beneath)] if beneath and not is_below(str(beneath), [scratch]) else [])]
+            own = [_bind_itself(place, files) for place in places]
+            layered = _mount_layers(taken, nested, scratch, upper, beneath, options)
+            failing = next((each for each in wanted if not (is_below(each, layered) and _allows_writing(each))), None)
+            for folder in list(layered):
+                if failing is not None or not _allows_writing(folder):
+                    _detach(folder, layered.pop(folder))
+            if failing is not None:
+                raise OSError(errno.ENOTSUP, "no layer", failing)
+            is_closed = _close_others([*layered, scratch, *own])
         _protect_memory()
-        return tuple(layered)
+        begin_anew = functools.partial(_mount_anew, layered, nested, scratch, upper, beneath, options)
+        return Layers(tuple(layered), _keep_right(begin_anew) if is_closed else None)
     finally:
         os.chdir(here)  # a mount does not move the working folder
         _drop_capabilities(everything=is_foreign)
+
+
+def _mount_anew(
+    layered: Mapping[str, int], nested: Sequence[str], scratch: str, upper: Path, beneath: Path | None, options: str
+) -> None:
+    """Put empty layers in the place of those that are there, with the number of their mounts. Raises ``OSError``."""
+    for folder in reversed(list(layered)):  # the inner ones first
+        _detach(folder, layered[folder])
+    for folder in layered:
+        remove_folder(_place(folder, upper))
+    outer = [folder for folder in layered if folder not in nested]
+    inner = [folder for folder in layered if folder in nested]
+    if _mount_layers(outer, inner, scratch, upper, beneath, options) != layered:
+        raise OSError(errno.EIO, "no layer")
+
+
+def _keep_right(begin_anew: Callable[[], None]) -> socket.socket:
+    """Start a process that empties the layers when it is asked; return the socket to ask it by.
+
+    It is no child of this one, whose code may wait for its children.
+    """
+    ours, theirs = socket.socketpair()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
+        child = os.fork()
+        if child == 0:
+            between = os.getpid()
+            if os.fork():
+                os._exit(0)
+            _empty_when_asked(theirs, between, begin_anew)
+    theirs.close()
+    os.waitpid(child, 0)
+    return ours
+
+
+def _empty_when_asked(theirs: socket.socket, between: int, begin_anew: Callable[[], None]) -> NoReturn:
+    """Empty the layers each time that the session asks, until it has ended."""
+    try:
+        gc.disable()
+        faulthandler.disable()  # it is not asked where it was
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.closerange(0, theirs.fileno())
+        os.closerange(theirs.fileno() + 1, MOST_DESCRIPTORS)
+        os.chdir("/")
+        while os.getppid() == between:
+            time.sleep(0.001)
+        tell_of_parents_death(signal.SIGKILL)
+        while theirs.recv(1):
+            begin_anew()
+            theirs.send(DONE, socket.MSG_NOSIGNAL)
+    finally:
+        os._exit(0)
+
+
+def _bind_itself(folder: str, files: ExitStack) -> str:
+    """Make a folder a mount of its own; return a name of it that layers do not hide while the ``files`` are open."""
+    _mount(folder, folder, None, BIND | RECURSIVE)
+    file = os.open(folder, os.O_PATH)
+    files.callback(os.close, file)
+    return f"/proc/self/fd/{file}"
+
+
+def _close_others(folders: Iterable[str]) -> bool:
+    """Make all folders read-only but some; return whether the system can. Raises ``OSError`` where it fails halfway."""
+    mounts = _mounts()
+    for folder in WRITABLE:
+        if folder not in mounts:
+            _mount(folder, folder, None, BIND | RECURSIVE)
+    if not _set_read_only("/", True, RECURSIVELY):
+        return False
+    for path, choices in (dict.fromkeys(WRITABLE, "rw") | mounts).items():
+        if is_below(path, WRITABLE) and choices.startswith("rw"):
+            _set_read_only(path, False)
+    for folder in folders:
+        if not _set_read_only(folder, False):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), folder)
+    return True
+
+
+def _set_read_only(path: str, is_wanted: bool, flags: int = 0) -> bool:
+    given = struct.pack("=QQQQ", ONLY_READ * is_wanted, ONLY_READ * (not is_wanted), 0, 0)
+    call, words = _library().syscall, [ctypes.c_long(each) for each in (HERE, flags | NO_AUTOMOUNT, len(given))]
+    return bool(call(ctypes.c_long(SET_ATTRIBUTES), words[0], os.fsencode(path), words[1], given, words[2]) == 0)
 
 
 def _enter_namespace() -> bool:
@@ -154,23 +282,32 @@ def _prepare(folder: str, upper: Path, beneath: Path | None, fixed: Callable[[An
     An earlier session's files and the new ones are two mounts: one cannot have layers that lie inside one another, and
     scratch folders mostly lie in a layered folder.
     """
-    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    kept = [beneath / name] if beneath is not None and (beneath / name).is_dir() else []
+    kept, own = [_place(folder, beneath)] if beneath is not None else [], _place(folder, upper)
     for part in ("written", "work"):
-        (upper / name / part).mkdir(parents=True)
-    written, found = upper / name / "written", os.stat(folder)
+        (own / part).mkdir(parents=True)
+    written, found = own / "written", os.stat(folder)
     with suppress(OSError):  # an owner who has no number in a user namespace is refused in several ways
         os.chown(written, found.st_uid, found.st_gid)
     written.chmod(stat.S_IMODE(found.st_mode))
-    places = [*kept, upper / name]
+    places = [*filter(Path.is_dir, kept), own]
     return [f"upperdir={fixed(place / 'written')},workdir={fixed(place / 'work')}" for place in places]
+
+
+def _place(folder: str, upper: Path) -> Path:
+    """Return where the files of a folder's layer lie."""
+    return upper / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+
+
+def _mounts() -> dict[str, str]:
+    """Return the options of each folder that something is mounted on, of the last mount there."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    fields = [line.split() for line in lines]
+    return {re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), each[4]): each[5] for each in fields}
 
 
 def _without_mounts(folders: Iterable[str]) -> Iterator[str]:
     """Yield folders without mounts below, none inside another: those asked for, or the folders in them."""
-    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    mounts = [re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), line.split()[4]) for line in lines]
-    yielded = list[str]()
+    mounts, yielded = _mounts(), list[str]()
     waiting = sorted({os.path.realpath(folder) for folder in folders}, key=len)
     while waiting:
         folder = waiting.pop(0)
@@ -240,11 +377,18 @@ def _drop_capabilities(*, everything: bool) -> None:
     for place in range(6):
         held[place] &= kept if place < 3 else (0 if everything else 0xFFFFFFFF)
     _library().prctl(DROP_BOUND, ADMINISTRATOR, 0, 0, 0)
+    _library().prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     _library().capset(header, held)
 
 
 def _unshare(flags: int) -> bool:
     return bool(_library().unshare(flags) == 0)
+
+
+def _detach(folder: str, mounts: int) -> None:
+    for _ in range(mounts):
+        if _library().umount2(os.fsencode(folder), DETACH):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), folder)
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:

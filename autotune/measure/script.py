@@ -254,9 +254,11 @@ class ScriptLoop:
             known.clear()
         del failure
         gc.collect()  # its model, before there is another
-        os.chdir(self._working_folder)
         allow_settings_again()
         try:
+            if self.hold is not None:
+                self.hold.begin_anew()
+            os.chdir(self._working_folder)
             self._launch()
         except Exception as error:
             if is_known(error):

@@ -39,14 +39,14 @@ def become_subreaper() -> None:
         return
     signal.signal(signal.SIGTERM, _end_everything)
     _control(SET_CHILD_SUBREAPER, 1)
-    _tell_of_parents_death(signal.SIGTERM)
+    tell_of_parents_death(signal.SIGTERM)
 
 
 def prepare_session() -> None:
     """Make this process one that the user's code may run in: it dies with its guard, and says where it crashed."""
     if sys.platform.startswith("linux"):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _tell_of_parents_death(signal.SIGKILL)
+        tell_of_parents_death(signal.SIGKILL)
     faulthandler.enable(sys.stderr, all_threads=False)
     size_of = os.get_terminal_size
     os.get_terminal_size = lambda descriptor=1, /: size_of(0 if descriptor in (1, 2) else descriptor)  # they are a file
@@ -100,7 +100,8 @@ def _end_everything(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _tell_of_parents_death(number: signal.Signals) -> None:
+def tell_of_parents_death(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal once its parent dies; Linux only."""
     parent = os.getppid()
     _control(SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it died before

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from autotune.machine.descendants import remove_folder
 from autotune.measure.copies import Copies
 from autotune.measure.failures import user_traceback
 from autotune.measure.landlock import WHOLE, confine
-from autotune.measure.overlay import MEMORY, is_below, put_layers
+from autotune.measure.overlay import MEMORY, Layers, is_below, put_layers
 
 LARGE = 2**30
 """Bytes of a file from which it is not copied for a script that opens it for writing."""
@@ -51,10 +51,25 @@ class Hold:
 
     way: Way
     """How they are held."""
-    folders: tuple[str, ...]
-    """Folders with a layer."""
+    layers: Layers = field(default_factory=Layers)
+    """The layers that take them, if any."""
     copies: Copies | None = None
     """The copies, where a layer does not take all."""
+    temporary: Path | None = None
+    """The folder for temporary files, where it is not the user's."""
+
+    def begin_anew(self) -> None:
+        """Make every file as it was when the writes began to be held; the working folder has to be entered again.
+
+        Files that are open stay so. Raises ``OSError`` where that is refused, and with layers that cannot be emptied.
+        """
+        if self.layers.folders:
+            self.layers.begin_anew()
+        if self.copies is not None:
+            self.copies.begin_anew()
+        if self.temporary is not None:
+            remove_folder(self.temporary)
+            self.temporary.mkdir()
 
     def explain(self, error: BaseException) -> BaseException:
         """Return a script's error, with the way out where a write was refused or a copy was not seen."""
@@ -86,7 +101,8 @@ class Hold:
         if getattr(error, "errno", None) == errno.EOVERFLOW:
             rule = "It belongs to another user or group, or its folder does, and no layer holds writes to it"
         else:
-            where = f"below {_some_of(self.folders)}" if self.folders else "with Python's own functions"
+            folders = self.layers.folders
+            where = f"below {_some_of(folders)}" if folders else "with Python's own functions"
             rule = f"While it is measured a script writes {where} only"
         return f"{rule}: pass --allow-writes where it may write there"
 
@@ -111,25 +127,25 @@ def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Pa
     remove_folder(folder)
     folder.mkdir()
     sys.addaudithook(_refuse_large(time.time()))
-    layered: tuple[str, ...] = ()
-    version, copies = 0, None
+    layers, version, copies, temporary = Layers(), 0, None, None
     if sys.platform.startswith("linux") and not _needs_driver_helper():
         _limit_copies(scratch)
         with suppress(OSError):
             wanted = [each for each in _working_folders(script) if os.access(each, os.W_OK)]
-            layered = put_layers(wanted, _folders(script, arguments), scratch, folder, beneath)
-        version = confine([*layered, scratch, "/dev", "/proc"])
-    if not is_below(tempfile.gettempdir(), layered):
+            layers = put_layers(wanted, _folders(script, arguments), scratch, folder, beneath)
+        if not layers.are_alone:
+            version = confine([*layers.folders, scratch, "/dev", "/proc"])
+    if not is_below(tempfile.gettempdir(), layers.folders):
         temporary = folder / "temporary"
         temporary.mkdir()
         tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
-    if not layered:
+    if not layers.folders:
         _require_disk(script)
-    if not (layered and version):
+    if not (layers.are_alone or (layers.folders and version)):
         (folder / "copies").mkdir()
-        copies = Copies(str(folder / "copies"), [*layered, scratch, "/proc"])
+        copies = Copies(str(folder / "copies"), [*layers.folders, scratch, "/proc"])
         copies.install()
-    return Hold("layer" if layered else way_of_kernel(version), layered, copies)
+    return Hold("layer" if layers.folders else way_of_kernel(version), layers, copies, temporary)
 
 
 def way_of_kernel(version: int) -> Way:

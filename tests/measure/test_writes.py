@@ -29,7 +29,7 @@ import pyarrow.fs
 try:
     {}
 except Exception as error:
-    print(Hold("kernel", (), copies).explain(error))
+    print(Hold("kernel", copies=copies).explain(error))
 """
 OF_LARGE_MEMORY = """
 import resource

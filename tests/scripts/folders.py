@@ -78,6 +78,8 @@ FILES: dict[str, dict[str, bytes]] = {
     "read_by_child": {},
     "hdf5": {"work/losses.h5": hdf5([1.0, 0.5])},
     "linked": {"work/weights.bin": bytes(32), "work/run/model.pt": b"the last model"},
+    "new_output": {"work/wanted.txt": b"a training"},
+    "resumed": {"work/last.txt": b"40"},
 }
 """The files that lie there before each script runs."""
 

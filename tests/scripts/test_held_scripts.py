@@ -54,6 +54,8 @@ EXPECTED: dict[str, tuple[Words, Words, Words]] = {
     "read_by_child": (MEASURED, UNSEEN, UNSEEN),
     "hdf5": (MEASURED, MEASURED, MEASURED),
     "linked": (MEASURED, MEASURED, MEASURED),
+    "new_output": (MEASURED, MEASURED, MEASURED),
+    "resumed": (MEASURED, MEASURED, MEASURED),
 }
 """What comes of each script: it is measured, or it is refused in words that hold these."""
 

@@ -10,13 +10,14 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.processes import ROOT
+from tests.processes import ROOT, are_gone
 from tests.scripts.folders import described, environment
 from tests.scripts.holding import landlock_version
 from tests.scripts.users import PLAIN_USER, as_plain_user, can_mount
@@ -40,6 +41,33 @@ open("new/model.pt", "w").write("weights")
 with tempfile.NamedTemporaryFile() as file: file.write(b"x")
 open(os.path.expanduser("~/.cached"), "w").write("x")
 """
+LIVES = """
+import os, socket, tempfile
+def read(path):
+    with open(path) as file: return file.read()
+here, home = os.getcwd(), os.path.expanduser("~")
+for life in range(3):
+    assert sorted(os.listdir()) == NAMES, os.listdir()
+    assert read("log.txt") == "before"
+    others = os.listdir(home) + os.listdir(tempfile.gettempdir())
+    assert [name for name in others if not name.startswith("autotune-")] == [], others
+    socket.socket(socket.AF_UNIX).connect("there")
+    log = open("log.txt", "a+")
+    log.write("more")
+    open(os.path.join(home, "cached"), "w").close()
+    tempfile.mkstemp()
+    os.remove("train.py")
+    os.mkdir("new")
+    os.chdir("new")
+    hold.begin_anew()
+    os.chdir(here)
+    log.write("more")
+    log.seek(0)
+    assert log.read() == "beforemoremore"
+    try: raise AssertionError(os.wait())
+    except ChildProcessError: pass
+"""
+"""Three lives, each of which finds the files as they were."""
 MEMORY = Path("/dev/shm")
 Place = Callable[[str], Path]
 Found = dict[str, dict[str, Any]]
@@ -88,12 +116,19 @@ def held(top: Path, is_plain: bool, cases: dict[str, dict[str, Any]], prepare: s
     command = [*begin, sys.executable, "-m", "tests.scripts.layering", json.dumps(cases)]
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    assert are_gone(lambda: [each for each in psutil.process_iter() if command[-1] in words_of(each)])
     found = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert found.keys() == cases.keys(), done.stderr
     if is_plain:
         assert {line["rights"] for line in found.values()} == {0}
         assert {line["user"] for line in found.values()} == {PLAIN_USER}
     return found
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []
 
 
 def test_files_and_folders_of_others(top: Path, is_plain: bool) -> None:
@@ -165,6 +200,72 @@ def test_a_socket_that_is_listened_at_answers(top: Path, is_plain: bool) -> None
         code = "import socket\nsocket.socket(socket.AF_UNIX).connect('there')"
         found = held(top, is_plain, {"connects": {"folder": str(own), "code": code}})["connects"]
     assert (found["way"], found["error"]) == ("layer", None)
+
+
+@pytest.mark.parametrize("kept", [None, "open('kept.txt', 'w').close()"], ids=["alone", "beneath"])
+def test_each_life_begins_with_the_files_as_they_were(kept: str | None, top: Path, is_plain: bool) -> None:
+    own = project(top / "work", PLAIN_USER * is_plain)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(own / "there"))
+        listener.listen()
+        os.chmod(own / "there", 0o777)
+        before = seen(own)
+        names = [*(["kept.txt"] if kept else []), "log.txt", "there", "train.py"]
+        case = {"folder": str(own), "code": LIVES.replace("NAMES", repr(names))} | ({"kept": kept} if kept else {})
+        for line in held(top, is_plain, {"lives": case}).values():
+            assert (line["way"], line["error"]) == ("layer", None)
+    assert seen(own, top / "home", top / "tmp").items() >= before.items()
+    assert not any(each.is_file() for each in [*(top / "home").rglob("*"), *(top / "tmp").rglob("*")])
+
+
+def test_a_life_after_which_the_layers_cannot_be_emptied_changes_nothing(top: Path, is_plain: bool) -> None:
+    own = project(top / "work", PLAIN_USER * is_plain)
+    before, lost = seen(own), "hold.layers.keeper.shutdown(2)"
+    code = f"{lost}\nopen('log.txt', 'a').write('more')\nhold.begin_anew()"
+    found = held(top, is_plain, {"lost": {"folder": str(own), "code": code}})["lost"]
+    assert "Broken pipe" in found["error"]
+    assert seen(own) == before
+
+
+def test_beside_the_layers_neither_contents_nor_modes_nor_times_change(top: Path, is_plain: bool) -> None:
+    own, owner = project(top / "work", PLAIN_USER * is_plain), PLAIN_USER * is_plain
+    with tempfile.TemporaryDirectory(prefix="beside-", dir="/var/tmp") as name:
+        beside = project(Path(name, "data"), owner) / "log.txt"
+        os.chmod(name, 0o755)
+        before = seen(Path(name))
+        changes = (
+            "open({!r}, 'a')",
+            "os.truncate({!r}, 0)",
+            "os.chmod({!r}, 0o600)",
+            "os.utime({!r})",
+            "os.remove({!r})",
+        )
+        cases = {each: {"folder": str(own), "code": f"import os; {each.format(str(beside))}"} for each in changes}
+        found = held(top, is_plain, cases)
+        assert seen(Path(name)) == before
+    for change, line in found.items():
+        assert str(beside) in line["error"] or "utime" in change  # whose error has no path
+        assert "--allow-writes" in line["error"]
+
+
+def test_a_kernel_that_makes_nothing_read_only_refuses_writes_beside_layers_and_another_life(
+    top: Path, is_plain: bool
+) -> None:
+    if not landlock_version():
+        pytest.skip("the system has no Landlock")
+    own = project(top / "work", PLAIN_USER * is_plain)
+    before = seen(own)
+    with tempfile.TemporaryDirectory(prefix="beside-", dir="/var/tmp") as name:
+        beside = project(Path(name, "data"), PLAIN_USER * is_plain) / "log.txt"
+        os.chmod(name, 0o755)
+        codes = {"beside": f"open({str(beside)!r}, 'a')", "again": f"{WRITES}\nhold.begin_anew()"}
+        cases = {key: {"folder": str(own), "code": code, "is_kernel_old": True} for key, code in codes.items()}
+        found = held(top, is_plain, cases)
+        assert beside.read_text() == "before"
+    assert {line["way"] for line in found.values()} == {"layer"}
+    assert f"Permission denied: '{beside}'" in found["beside"]["error"]
+    assert "cannot empty its layers" in found["again"]["error"]
+    assert seen(own) == before
 
 
 def test_a_project_in_shared_memory_is_layered_or_refused(top: Path, is_plain: bool) -> None:

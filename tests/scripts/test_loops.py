@@ -263,7 +263,9 @@ ENDS_RATE = per_second(8, 8, 2)
 
 
 @pytest.mark.parametrize(
-    ("steps", "way"), [(150, "break"), (215, "return"), (80, "schedule"), (500, "break")], ids=lambda each: str(each)
+    ("steps", "way"),
+    [(150, "break"), (215, "return"), (80, "schedule"), (500, "break"), (150, "resume")],
+    ids=lambda each: str(each),
 )
 def test_a_script_of_so_many_steps_is_started_again_and_measured_on(steps: int, way: str, runner: Loops) -> None:
     with runner.started("ends", str(steps), way):
