@@ -62,6 +62,8 @@ class Truth:
     """Words of which one tells how a large batch fails; empty where none is tried."""
 
 
+NEEDS = {"resumed": "accelerate"}
+"""Packages that scripts need."""
 USUAL, FEW = per_second(8, 8 * 2, 20), per_second(2, 2 * 20, 40)
 TRUTHS = {
     "skips_out_of_memory": Truth(rate=USUAL, trial=("made no step",)),
@@ -131,6 +133,8 @@ class Loops(InTurn):
     @contextmanager
     def started(self, name: str, *arguments: str) -> Iterator[WorkloadFacts]:
         """Run a script up to its loop, and end its session afterwards."""
+        if name in NEEDS:
+            pytest.importorskip(NEEDS[name])
         self.turn_to(Path(f"{name}.py"), *arguments)
         try:
             yield self.inspect(Config())
