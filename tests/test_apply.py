@@ -172,6 +172,34 @@ def test_all_loaders_that_feed_the_steps_get_the_answer_and_the_others_keep_thei
     assert ("train.py:5 made no DataLoader" in said) == (length == 49)
 
 
+RESUMED = """
+import torch
+from accelerate import Accelerator, skip_first_batches
+from torch.utils.data import DataLoader, TensorDataset
+accelerator, model = Accelerator(cpu=True), torch.nn.Linear(1, 1)
+loader = DataLoader(TensorDataset(torch.ones(96, 1)), batch_size=8)
+optimizer = torch.optim.SGD(model.parameters())
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for epoch in range(2):
+    batches = loader if epoch else skip_first_batches(loader, 2)
+    for (batch,) in batches:
+        accelerator.backward(model(batch).sum())
+        optimizer.step()
+    print("epoch of", len(batches), "with", batches.num_workers)
+"""
+
+
+@pytest.mark.machine
+def test_a_resumed_epoch_has_the_answer_of_the_loader_whose_first_batches_it_skips(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    (tmp_path / "train.py").write_text(RESUMED)
+    measured = {"baseline": {"batch_size": 8}}
+    site = {"loader": "train.py:6 TensorDataset[96]"}
+    replace(ANSWER, measured=measured, made_on=site).save(tmp_path / "autotune.yaml")
+    said = output_of("-m", "autotune", "apply", "--strict", "autotune.yaml", "train.py", folder=tmp_path)
+    assert [line for line in said.splitlines() if "epoch" in line] == ["epoch of 2 with 2", "epoch of 4 with 2"]
+
+
 EACH_EPOCH = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset

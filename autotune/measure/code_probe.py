@@ -75,7 +75,7 @@ def look_inside(
         code=code,
         batch_tensors=sum(1 for _ in tensors_in(building.batch)),
         numpy_arrays=building.numpy_arrays,
-        has_getitems=bool(getattr(workload.dataset, "__getitems__", None)),
+        has_getitems=building.makes_batches or bool(getattr(workload.dataset, "__getitems__", None)),
         is_custom_collate=workload.collate_fn is not None,
         dataset_bytes=pickled_bytes(workload.dataset),
         python_objects=count_objects(workload.dataset),
@@ -123,6 +123,8 @@ class Building:
     def __init__(self, workload: Workload, batch_size: int, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._collate = collate_of(workload)
+        self.makes_batches = workload.own_batches == "dataset"
+        """Whether the dataset's items are batches."""
         self._stream = open_stream(replace(workload, collate_fn=self._timed_collate), Config(batch_size=batch_size))
         self._collate_seconds = 0.0
         self.numpy_arrays = 0
@@ -168,7 +170,7 @@ class Building:
         return self.samples, self._clock() - begin, self._collate_seconds - collated
 
     def _timed_collate(self, samples: Any) -> Any:
-        if isinstance(samples, (list, tuple)) and samples:  # __getitems__ may return anything else
+        if isinstance(samples, (list, tuple)) and samples and not self.makes_batches:  # __getitems__ may return others
             self.numpy_arrays = sum(isinstance(leaf, np.ndarray) for leaf in leaves_in(samples[0]))
         begin = self._clock()
         batch = self._collate(samples)

@@ -205,7 +205,7 @@ def test_a_sampler_that_skips_the_first_batches_is_that_of_all_batches() -> None
 
 class Pairs(Squares):
     def __getitem__(self, index: int) -> Any:
-        return torch.full((4, 1), float(index)), torch.ones(4, 1)
+        return np.full((4, 1), index, np.float32), torch.ones(4, 1)
 
 
 UNSIZED = [
@@ -241,7 +241,10 @@ def test_all_parts_of_training_on_batches_of_no_size_are_measured(loader: DataLo
     facts = session.facts()
     assert (facts["batch_samples"], facts["epoch_samples"]) == (4, None)
     config = Config(batch_size=4, num_workers=workers, intra_op_threads=1)
-    for part in ("loader", "compute", "anatomy", "numerics", "training"):
+    inside = session.measure(config, Request(seconds=0.3, part="anatomy")).anatomy
+    assert inside is not None
+    assert (inside.numpy_arrays, inside.has_getitems) == (0, loader.batch_sampler is None)
+    for part in ("loader", "compute", "numerics", "training"):
         attempt = session.measure(config, Request(seconds=0.3, part=part))
         assert attempt.found, (part, attempt.message, attempt.details)
 

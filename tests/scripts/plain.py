@@ -25,7 +25,8 @@ def counted(batches: _BaseDataLoaderIter) -> Any:
     batch = draw(batches)
     if torch.is_grad_enabled():  # where several feed the steps, the first one's count
         first = first if first is not None else batches._dataset
-        samples += len(batch[0]) if batches._dataset is first else 0
+        part = next(iter(batch.values() if isinstance(batch, dict) else batch))
+        samples += len(part) if batches._dataset is first else 0
     return batch
 
 

