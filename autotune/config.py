@@ -203,6 +203,11 @@ class Config:
         return self.batch_size * self.ranks
 
     @property
+    def readers(self) -> int:
+        """The processes that read the dataset: loader workers, or ranks without any."""
+        return self.ranks * max(1, self.num_workers)
+
+    @property
     def samples_per_update(self) -> int:
         """The samples of a step of the optimizer."""
         return self.samples_per_step * self.accumulation_steps

@@ -144,7 +144,7 @@ def shown_uneven(standings: Iterable[Standing], trials: Iterable[Trial]) -> Tria
 
     Of a stream that several workers read, and whose beginning alone was measured, the rest may run at other rates.
     """
-    several = [each for each in standings if each.config.ranks * max(1, each.config.num_workers) > 1]
+    several = [each for each in standings if each.config.readers > 1]
     if all(each.typical.beginning_samples is None for each in several):
         return None
     uneven = [(found.idle_workers, trial) for trial in trials if (found := trial.measurement) and found.is_uneven]

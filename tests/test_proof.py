@@ -26,8 +26,10 @@ from autotune.proof import (
     Rounds,
     finalists_for,
     recorded,
+    shown_uneven,
+    standing_of,
 )
-from autotune.records import Attempt, Request, Trial
+from autotune.records import Attempt, Measurement, Request, Trial
 from autotune.stats import MAX_ROUNDS
 from tests import examples
 from tests.search.there import there
@@ -554,3 +556,34 @@ def test_where_others_come_often_every_round_counts() -> None:
     assert crowded.is_crowded
     assert crowded.rounds == crowded.complete
     assert not proves(with_neighbour(crowded, 3))
+
+
+def seen(beginning: int | None = None, *, idle: int = 0, is_uneven: bool = False) -> Measurement:
+    return examples.measurement(beginning_samples=beginning, idle_workers=idle, is_uneven=is_uneven)
+
+
+FOUR, TWO, ONE, NONE = (Config(num_workers=count) for count in (4, 2, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("standing", "measured", "is_open"),
+    [
+        (TWO, seen(768), True),
+        (TWO, seen(None), False),  # whole epochs
+        (ONE, seen(768), False),
+        (NONE, seen(768), False),
+        (replace(NONE, ranks=2), seen(768), True),
+    ],
+)
+def test_a_rate_is_open_where_several_read_a_stream_of_which_the_beginning_was_measured(
+    standing: Config, measured: Measurement, is_open: bool
+) -> None:
+    of = standing_of(standing, [measured])
+    even = examples.trial(config=FOUR, measurement=seen(768))
+    one = examples.trial(config=TWO, measurement=seen(768, is_uneven=True))
+    most = examples.trial(config=FOUR, measurement=seen(768, idle=1, is_uneven=True))
+    assert shown_uneven([of], [even, examples.trial(outcome=Outcome.CRASHED)]) is None
+    for trials, told in (([even, one], one), ([one, most, even], most), ([most, one], most)):
+        assert (shown_uneven([of], trials) is told) is is_open
+        assert (shown_uneven([standing_of(NONE, [seen(768)]), of], trials) is told) is is_open
+    assert shown_uneven([], [one]) is None

@@ -243,9 +243,10 @@ def _missing(
     assert known.end
     is_over = confirmation is not None and confirmation.answer is None
     if uneven is not None:
-        is_single = known.baseline.config.ranks == 1
-        yield (OF_SCRIPT if known.setup.facts.loader_site else OF_FUNCTION) + (OR_ALONE if is_single else "")
-    elif wanted := "another configuration that runs" if is_over else known.end.wanted:
+        alone = OR_ALONE if known.baseline.config.readers == 1 else ""
+        yield (OF_SCRIPT if known.setup.facts.loader_site else OF_FUNCTION) + alone
+        return  # neither time nor quiet tells more of the rest
+    if wanted := "another configuration that runs" if is_over else known.end.wanted:
         yield wanted
     if busy := busy_text(confirmed):
         yield f"a quieter machine ({busy})"
