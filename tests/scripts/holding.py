@@ -108,7 +108,9 @@ def measured(runner: InTurn, script: Path) -> dict[str, Any]:
 
 
 def has_run(script: Path) -> dict[str, Any]:
-    """Run a script in a fork; say whether it came to its end."""
+    """Run a script in a fork, which has torch; say whether it came to its end."""
+    import torch  # noqa: F401
+
     if (process := os.fork()) == 0:
         os.environ["EPOCHS"] = "1"
         sys.path[0], sys.argv = str(script.parent), [str(script)]
