@@ -57,7 +57,6 @@ FILES: dict[str, dict[str, bytes]] = {
     "log": {"work/train.log": b"INFO:root:epoch 0 begins\n", "work/metrics.csv": b"0,0,1.5\n"},
     "cleared": {"work/output/old.pt": b"the last model", "work/output/deep/notes.txt": b"it was a good one\n"},
     "memmap": {"work/features.npy": npy(np.ones((100, 8), np.float32)), "work/raw.bin": b"raw values of before"},
-    "arrow_cache": {"home/.cache/rows/rows.arrow": b"rows of before"},
     "database": {"work/runs.db": database()},
     "tofile": {"work/weights.bin": bytes(32), "work/log.txt": b"x\n", "work/old.txt": b"old\n"},
     "spawned": {"work/model.pt": b"the last model"},

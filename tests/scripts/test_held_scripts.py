@@ -40,7 +40,6 @@ EXPECTED: dict[str, tuple[Words, Words, Words]] = {
     "log": (MEASURED, MEASURED, MEASURED),
     "cleared": (MEASURED, MEASURED, MEASURED),
     "memmap": (MEASURED, MEASURED, MEASURED),
-    "arrow_cache": (MEASURED, MEASURED, MEASURED),
     "database": (MEASURED, MEASURED, MEASURED),
     "tofile": (MEASURED, MEASURED, NOT_HELD),
     "spawned": (IN_A_CHILD, IN_A_CHILD, IN_A_CHILD),
@@ -58,6 +57,8 @@ EXPECTED: dict[str, tuple[Words, Words, Words]] = {
     "resumed": (MEASURED, MEASURED, MEASURED),
 }
 """What comes of each script: it is measured, or it is refused in words that hold these."""
+OF_LIBRARIES = ("dataset_json", "dataset_map", "saved_to_disk", "copied_library", "hdf5")
+"""Scripts whose files libraries open."""
 
 
 @pytest.fixture
@@ -81,7 +82,8 @@ def test_whatever_a_script_writes_nothing_outside_differs(kind: str, is_plain: b
     if kind == "layer" and not can_mount(user, folder):
         pytest.skip("the user may not mount an overlay")
     expected = {name: each[KINDS.index(kind)] for name, each in EXPECTED.items()}
-    expected = {name: words for name, words in expected.items() if words is not NOT_HELD}
+    left_out = OF_LIBRARIES if kind == "kernel" and not is_plain else ()  # root's copies are those of any user
+    expected = {name: words for name, words in expected.items() if words is not NOT_HELD and name not in left_out}
     found = found_of(user, kind, folder, *expected)
     assert list(found) == list(expected)
     outside = [f"{name}: {each}" for name, line in found.items() for each in line["differences"]]
