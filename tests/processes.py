@@ -44,6 +44,12 @@ def printed(*arguments: object, **options: Any) -> str:
     return done.stdout.strip()
 
 
+def known_time(place: Path) -> dict[str, str]:
+    """Variables of a process in which code of a folder sleeps by a clock that no neighbour disturbs."""
+    paths = [str(ROOT / "tests" / "known_time"), str(ROOT), os.environ.get("PYTHONPATH")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "KNOWN_TIME": str(place)}
+
+
 def marked(mark: str) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if is_marked(process, mark)]
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +23,11 @@ from autotune.machine.host import inspect_host
 from autotune.machine.protocol import Channel
 from autotune.measure.subreaper import OOM_SCORE
 from autotune.outcome import Outcome
-from autotune.records import Attempt, Measurement, Part, Request, StepTime
+from autotune.records import Attempt, Measurement, Part, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
 from tests.datasets import Squares
-from tests.processes import are_gone
-from tests.quiet import undisturbed
+from tests.processes import are_gone, known_time
 from tests.workloads import SAMPLE_SECONDS, STEP_SECONDS
 
 QUICK = Request(seconds=0.2, time_limit=60)
@@ -72,26 +71,15 @@ def loss(attempt: Attempt) -> float:
 # --- rates ---
 
 
-@pytest.fixture(scope="module")
-def sleeping() -> Iterator[ProcessRunner]:
+def test_waiting_for_data_is_told_from_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in known_time(Path(__file__).parents[1]).items():
+        monkeypatch.setenv(name, value)
     with runner_of("sleeping") as runner:
-        runner.inspect(Config(batch_size=8))
-        yield runner
-
-
-@pytest.mark.timed
-def test_waiting_for_data_is_told_from_training(sleeping: ProcessRunner) -> None:
-    def measure() -> StepTime:
-        return measured(sleeping.measure(Config(batch_size=8), Request(seconds=1))).step_time
-
-    def is_exact(split: StepTime) -> bool:
-        assert split.data_wait >= LOAD
-        assert split.forward >= STEP_SECONDS
-        is_told_apart = split.data_wait <= 1.05 * LOAD and split.forward <= 1.2 * STEP_SECONDS
-        return is_told_apart and split.total <= 1.05 * (LOAD + STEP_SECONDS)
-
-    split = undisturbed(measure, is_exact)
-    assert is_exact(split), split
+        runner.inspect(SOUND)
+        split = measured(runner.measure(SOUND, Request(seconds=1))).step_time
+    assert LOAD <= split.data_wait <= 1.05 * LOAD
+    assert STEP_SECONDS <= split.forward <= 1.2 * STEP_SECONDS
+    assert split.total <= 1.05 * (LOAD + STEP_SECONDS)
 
 
 # --- the conversation ---

@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from autotune.api import tune
 from autotune.config import Config
-from autotune.errors import ScriptEndsError, UsageError, UserCodeError
-from autotune.records import Request, WorkloadFacts
-from autotune.report.terminal import script_text
-from autotune.runner import local
+from autotune.errors import UsageError, UserCodeError
 from autotune.workload import Script
-from tests.processes import printed
-from tests.scripts.holding import InTurn
+from tests.processes import known_time
+from tests.scripts.looping import Found, Loops, per_second, place, started
 
 pytestmark = [
     pytest.mark.machine,
     pytest.mark.skipif(sys.platform != "linux", reason="scripts are measured in forks"),
 ]
 
-LOOPS = Path(__file__).resolve().parent / "loops"
-LOAD_SECONDS = 10.0
-"""Seconds in which every script has begun to train, or is refused."""
-REQUEST = Request(seconds=0.6, time_limit=60)
 TOLERANCE = 0.1
 LARGE_BATCH = 64
-
-
-def per_second(samples: int, *milliseconds: float) -> float:
-    """Return the rate of so many samples in the sum of these times."""
-    return 1000 * samples / sum(milliseconds)
-
-
-def place(name: str, text: str) -> str:
-    """Return file and line of a text in a script."""
-    lines = (LOOPS / f"{name}.py").read_text("utf-8").splitlines()
-    return f"{name}.py:{next(number for number, line in enumerate(lines, 1) if text in line)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +41,6 @@ class Truth:
     """Words of which one tells how a large batch fails; empty where none is tried."""
 
 
-NEEDS = {"resumed": "accelerate"}
-"""Packages that scripts need."""
 USUAL, FEW = per_second(8, 8 * 2, 20), per_second(2, 2 * 20, 40)
 TRUTHS = {
     "skips_out_of_memory": Truth(rate=USUAL, trial=("made no step",)),
@@ -81,7 +58,7 @@ TRUTHS = {
     "statistics_first": Truth(rate=FEW),
     "losses_within": Truth(rate=FEW),
     "kept_iterator": Truth(rate=FEW),
-    "steps_in_hooks": Truth(rate=FEW),
+    "steps_in_hooks": Truth(rate=per_second(2, 2 * 20, 200)),
     "overfits_first": Truth(rate=FEW),
     "episodes": Truth(rate=per_second(10, 10 * 2, 20)),
     "stream_of_batches": Truth(rate=per_second(16, 30, 20)),
@@ -112,57 +89,12 @@ TRUTHS = {
 }
 
 
-class Found(NamedTuple):
-    """What came of a script."""
-
-    rate: float | None
-    """Samples per second; ``None`` where it was refused."""
-    text: str
-    """The message, and what is noted beside a rate."""
-    apart: float = 0.0
-    """Share of the time that it spent beside training."""
-
-
-class Loops(InTurn):
-    """A runner for one script after another, each with its arguments."""
-
-    def turn_to(self, script: Path, *arguments: str) -> None:
-        super().turn_to(script)
-        self._source = replace(self._source, arguments=arguments)
-
-    @contextmanager
-    def started(self, name: str, *arguments: str) -> Iterator[WorkloadFacts]:
-        """Run a script up to its loop, and end its session afterwards."""
-        if name in NEEDS:
-            pytest.importorskip(NEEDS[name])
-        self.turn_to(Path(f"{name}.py"), *arguments)
-        try:
-            yield self.inspect(Config())
-        finally:
-            self.end_session()
-
-    def measured(self, batch_size: int | None = None, *, fresh: bool = False) -> Found:
-        """Measure the script with its present settings, but for the batch size."""
-        assert self.script is not None
-        present = Config(**self.script["present"])
-        request = replace(REQUEST, fresh=fresh)
-        attempt = self.measure(replace(present, batch_size=batch_size or present.batch_size), request)
-        if attempt.measurement is None:
-            return Found(None, f"{attempt.outcome}: {attempt.message}")
-        found = attempt.measurement
-        return Found(found.samples_per_second, "; ".join((attempt.message, *found.notes)), found.apart_share)
-
-
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loops]:
-    """A runner in the folder of the scripts, whose paths are relative as a user types them."""
+    """A runner of scripts whose sleeps take the time that they are asked to, and no other."""
     folder = tmp_path_factory.mktemp("project") / "loops"
-    shutil.copytree(LOOPS, folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(local, "LOAD_LIMIT", LOAD_SECONDS)
-        with Loops() as loops:
-            yield loops
+    with started(folder, **known_time(folder)) as loops:
+        yield loops
 
 
 def is_true(found: Found, truth: Truth) -> bool:
@@ -173,9 +105,7 @@ def is_true(found: Found, truth: Truth) -> bool:
     return is_told or (found.rate is not None and abs(found.rate / truth.rate - 1) <= TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.timed if truth.rate else ()) for name, truth in TRUTHS.items()]
-)
+@pytest.mark.parametrize("name", TRUTHS)
 def test_a_loop_is_measured_at_its_rate_or_refused_in_words(name: str, runner: Loops) -> None:
     truth, trial = TRUTHS[name], None
     try:
@@ -185,13 +115,6 @@ def test_a_loop_is_measured_at_its_rate_or_refused_in_words(name: str, runner: L
                 trial = runner.measured(LARGE_BATCH)
     except UserCodeError as error:
         found = Found(None, str(error))
-    if found.rate and not is_true(found, truth):  # sleeps last longer, and so they do where nobody measures
-        truth = replace(
-            truth,
-            rate=float(
-                printed(Path(__file__).with_name("plain.py"), f"{name}.py", *truth.arguments, folder=Path.cwd())
-            ),
-        )
     assert is_true(found, truth), (found, truth, trial)
     assert truth.apart is None or found.apart == pytest.approx(truth.apart, abs=0.15)
     if trial is not None:
@@ -262,57 +185,6 @@ def test_the_threads_that_a_script_sets_are_those_at_present(runner: Loops) -> N
     assert present.intra_op_threads in (None, 1)  # None leaves them to the script
 
 
-ENDS_RATE = per_second(8, 8, 2)
-"""What ``ends.py`` trains at where no sleep lasts longer than it says."""
-
-
-@pytest.mark.parametrize(
-    ("steps", "way"),
-    [(150, "break"), (215, "return"), (80, "schedule"), (500, "break"), (150, "resume")],
-    ids=lambda each: str(each),
-)
-def test_a_script_of_so_many_steps_is_started_again_and_measured_on(steps: int, way: str, runner: Loops) -> None:
-    with runner.started("ends", str(steps), way):
-        for workers in (0, 1):
-            config = Config(batch_size=8, num_workers=workers)
-            attempt = runner.measure(config, replace(REQUEST, seconds=2.0, target=0.0))
-            assert attempt.measurement is not None, attempt.message
-            most = per_second(8, 8) if workers else ENDS_RATE
-            assert attempt.measurement.samples_per_second < 1.02 * most
-            assert attempt.measurement.ceiling_samples_per_second < per_second(8, 2)
-
-
-def test_a_script_that_ends_within_a_few_steps_is_refused_with_every_setting(runner: Loops) -> None:
-    with (
-        runner.started("ends", "15", "break"),
-        pytest.raises(ScriptEndsError, match=r"ends.py ends after 15 steps of an optimizer: that is too short"),
-    ):
-        runner.measure(Config(batch_size=8, num_workers=2), REQUEST)
-
-
-@pytest.mark.timed
-def test_loaders_that_feed_the_steps_together_have_the_same_workers(runner: Loops) -> None:
-    with runner.started("together") as facts:
-        for workers in (0, 2):
-            attempt = runner.measure(Config(batch_size=2, num_workers=workers), replace(REQUEST, seconds=2.0))
-            assert attempt.measurement is not None, attempt.message
-            own = float(printed(Path(__file__).with_name("plain.py"), "together.py", str(workers), folder=Path.cwd()))
-            assert attempt.measurement.samples_per_second == pytest.approx(own, rel=TOLERANCE)
-            assert 0.95 * own <= attempt.measurement.ceiling_samples_per_second < 1.02 * per_second(2, 30)
-        assert runner.script is not None
-        assert runner.script["fixed"] == {"batch_size": 2}
-    assert facts.loader_call == f"{place('together', 'labelled = DataLoader')}: DataLoader"
-    assert facts.other_loader_calls == (f"{place('together', 'unlabelled = DataLoader')}: DataLoader",)
-
-
-@pytest.mark.parametrize("name", ["gan", "by_turns_in_a_list"])
-def test_several_loaders_are_found_again_in_another_session(name: str, runner: Loops) -> None:
-    with runner.started(name):
-        runner.end_session()
-        attempt = runner.measure(Config(batch_size=2, num_workers=1), REQUEST)
-        assert attempt.measurement is not None, attempt.message
-
-
 def test_other_batch_sizes_of_several_loaders_are_refused(runner: Loops) -> None:
     with pytest.raises(UsageError, match="batch_size=64: it stays 2 in this training"):
         tune(Script(path="together.py"), batch_size=64)
@@ -323,27 +195,12 @@ def test_a_loader_of_an_own_class_is_known_by_the_line_that_makes_it(runner: Loo
         assert facts.loader_call == f"{place('iterator_in_constructor', 'training = ')}: DataLoader"
 
 
-@pytest.mark.timed
-@pytest.mark.parametrize(("name", "samples"), [("episodes", 10), ("stream_of_batches", 16), ("dataset_of_batches", 16)])
-def test_batches_that_no_batch_size_makes_stay_as_they_are(name: str, samples: int, runner: Loops) -> None:
-    with runner.started(name) as facts:
-        assert runner.script is not None
-        present = Config(**runner.script["present"])
-        assert facts.batch_samples == present.batch_size == samples
-        assert runner.script["fixed"] == {"batch_size": samples}
-        attempt = runner.measure(replace(present, num_workers=2), replace(REQUEST, seconds=2.0))
-        assert attempt.measurement is not None, attempt.message
-        assert per_second(samples, 40) < attempt.measurement.samples_per_second < 1.02 * per_second(samples, 20)
-    assert f"Would keep: batches of {samples} samples, as they come" in script_text(facts, present, is_fixed=True)
-
-
 @pytest.mark.parametrize("name", ["episodes", "stream_of_batches"])
 def test_another_size_of_batches_that_no_batch_size_makes_is_refused(name: str, runner: Loops) -> None:
     with pytest.raises(UsageError, match=r"batch_size=64: it stays 1[06] in this training"):
         tune(Script(path=f"{name}.py"), batch_size=64)
 
 
-@pytest.mark.timed
 def test_a_resumed_script_is_that_of_the_loader_whose_first_batches_it_skips(runner: Loops) -> None:
     with runner.started("resumed") as facts:
         assert runner.script is not None
