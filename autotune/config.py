@@ -208,6 +208,11 @@ class Config:
         return self.ranks * max(1, self.num_workers)
 
     @property
+    def keeps_readers(self) -> bool:
+        """Whether the processes that read the dataset live on from epoch to epoch."""
+        return self.persistent_workers or not self.num_workers
+
+    @property
     def samples_per_update(self) -> int:
         """The samples of a step of the optimizer."""
         return self.samples_per_step * self.accumulation_steps

@@ -249,6 +249,7 @@ EVIDENCE: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "measured.samples_per_second": _AMOUNT,
     "measured.speedup": _AMOUNT,
     "measured.beginning_samples": (_is_count_or_none, "whole numbers from 1, or null"),
+    "measured.later_epochs": (lambda value: value is None or isinstance(value, bool), "true, false or null"),
     "measured.ci95": _INTERVAL,
     "measured.next_run_95": _INTERVAL,
     "measured.speedup_ci95": _INTERVAL,

@@ -13,6 +13,8 @@ from typing import Literal
 KEPT, SLOW_BUILD = 0.5, 0.001
 """Share of the time of building a batch that building it again may take where nothing is kept, and seconds from which
 a batch is slow enough to tell."""
+KEPT_HERE = 0.9
+"""Share of it where the dataset itself keeps nothing: more makes claims that training loses in later epochs."""
 DEVIATION = 0.05
 """Share of the loss by which a precision may always deviate from fp32."""
 SPREADS = 3.0
@@ -100,13 +102,16 @@ class LoaderTrace:
     @property
     def is_own_cache(self) -> bool:
         """Whether the dataset keeps samples itself: they are gone with the process that has read them."""
-        elsewhere = self.elsewhere_seconds
-        return self.keeps_samples and elsewhere is not None and not is_kept(fmean(self.build_seconds), elsewhere)
+        again, others = self.again_seconds, (fmean(self.build_seconds), self.elsewhere_seconds)
+        return again is not None and all(each is not None and is_kept(each, again, KEPT_HERE) for each in others)
 
 
-def is_kept(first: float, again: float) -> bool:
-    """Return whether building a batch again is so much faster that its samples must have been kept."""
-    return first > SLOW_BUILD and again < KEPT * first
+def is_kept(first: float, again: float, most: float = KEPT) -> bool:
+    """Return whether building a batch again is so much faster that its samples must have been kept.
+
+    It takes less than ``most`` of the time.
+    """
+    return first > SLOW_BUILD and again < most * first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ def compare(
 
     Raises ``NothingFeasibleError`` when one of them cannot be measured.
     """
-    rounds = _Rounds(budget, messages)
+    rounds = _Rounds(budget, messages, later_epochs=promise.later_epochs)
     if promise.baseline is None:
         if measured := _measured_alone(runner, promise.config, rounds, seed):
             return _limited(_check_of_rate(promise, measured, notes), [standing_of(promise.config, measured)], rounds)
@@ -103,13 +103,14 @@ def compare(
 class _Rounds:
     """The measurements of a check, one after another."""
 
-    def __init__(self, budget: Budget, messages: Messages) -> None:
-        self.messages, self.last_message = messages, ""
+    def __init__(self, budget: Budget, messages: Messages, *, later_epochs: bool) -> None:
+        self.messages, self.last_message, self._later_epochs = messages, "", later_epochs
         self.trials: list[Trial] = []
         self.pace = Pace(budget, budget.seconds, PROCESS_SECONDS)
 
     def next_request(self) -> Request:
-        return Request(seconds=WINDOW_SECONDS, time_limit=max(0.0, self.pace.left) + GRACE, fresh=True)
+        limit = max(0.0, self.pace.left) + GRACE
+        return Request(seconds=WINDOW_SECONDS, time_limit=limit, fresh=True, later_epochs=self._later_epochs)
 
     def note(self, config: Config, attempt: Attempt, place: Place | None = None) -> None:
         trial = Trial(number=self.pace.measured, kind="confirm", config=config, attempt=attempt)
@@ -213,6 +214,7 @@ def read_promise(path: Path) -> Promise:
         workload=(config.made_on or {}).get("workload"),
         site=(config.made_on or {}).get("loader"),
         beginning_samples=measured.get("beginning_samples"),
+        later_epochs=bool(measured.get("later_epochs")),
         other_sites=tuple((config.made_on or {}).get("other_loaders") or ()),
     )
 

@@ -241,6 +241,8 @@ class Measurement:
     """The state of the machine during the measurement."""
     loss: float | None = None
     """The last loss of the window, for the check that it is finite."""
+    later_epochs: bool = False
+    """Whether the samples of the window had been read before, as in later epochs."""
     beginning_samples: int | None = None
     """Samples at the beginning of an iterable dataset, where the measurement saw no end of an epoch: only their rate is
     known. ``None`` where whole epochs were measured, or training began anywhere in the order."""
@@ -407,6 +409,8 @@ class Request:
     least_rate: float | None = None
     """Samples per second below which the configuration is of no interest: once the interval lies below, the window
     ends."""
+    later_epochs: bool = False
+    """Whether the dataset keeps samples itself: processes that live on have read those of the window before."""
     trace_path: str | None = None
     """File for the trace; only with ``part="trace"``."""
 

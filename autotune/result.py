@@ -331,6 +331,8 @@ class Promise:
     """Those of further loaders that feed the script's steps."""
     beginning_samples: int | None = None
     """Samples at the beginning of an epoch that it is for; ``None`` for whole epochs."""
+    later_epochs: bool = False
+    """Whether it is for later epochs, as the dataset keeps samples itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -494,6 +494,10 @@ class FakeStream:
     def steps_left(self) -> int:
         return self.epoch_batches - self.position
 
+    @property
+    def comes_again(self) -> bool:
+        return True
+
     def close(self) -> None:
         """Do nothing: there are no processes."""
 

@@ -66,6 +66,10 @@ class SimulatedPipeline:
         return self.now - self.passed
 
     @property
+    def comes_again(self) -> bool:
+        return True
+
+    @property
     def steps_left(self) -> int | None:
         return None if self.epoch_batches is None else self.epoch_batches - len(self._given)
 
@@ -187,6 +191,7 @@ class ReadyBatches:
     """Batches that are always there, in epochs of a known length."""
 
     ready = built_apart = 0
+    comes_again = True
     samples = BATCH_SIZE
 
     def __init__(self, epoch_batches: int) -> None:

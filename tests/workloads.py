@@ -80,12 +80,28 @@ def is_to_fail() -> bool:
     return os.environ.get("OMP_NUM_THREADS") == "2"
 
 
-def sleeping() -> Workload:
+class Keeping(Sleeping):
+    """Keeps the samples that a process has read."""
+
+    def __init__(self) -> None:
+        self.kept = dict[int, torch.Tensor]()
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        new = [index for index in indices if index not in self.kept]
+        self.kept.update(zip(new, super().__getitems__(new), strict=True))
+        return [self.kept[index] for index in indices]
+
+
+def sleeping(dataset: Sleeping | None = None) -> Workload:
     def step(model: nn.Module, batch: Any) -> torch.Tensor:
         time.sleep(STEP_SECONDS)
         return loss_of(model)
 
-    return Workload(nn.Linear(1, 1), Sleeping(), training_step=step)
+    return Workload(nn.Linear(1, 1), dataset or Sleeping(), training_step=step)
+
+
+def keeping() -> Workload:
+    return sleeping(Keeping())
 
 
 def loss_of(model: nn.Module) -> torch.Tensor:

@@ -42,7 +42,8 @@ def measure(
 ) -> Measurement:
     """Time real training steps of one configuration, loader included; of several ranks each measures itself."""
     seed = secrets.randbits(31) if request.seed is None else request.seed
-    stream = open_stream(workload, config, begin_anywhere(group.tell(seed)))
+    again_after = request.seconds if request.later_epochs and config.keeps_readers else None
+    stream = open_stream(workload, config, begin_anywhere(group.tell(seed)), again_after=again_after)
     known = open_segments(os.getpid())
     warm.step.non_blocking, warm.step.stream = config.pin_memory, stream  # it may have been opened for another loader
     run = (TimedRun if group.leads else FollowingRun)(config, warm.step, stream, device, request, group=group)
@@ -116,6 +117,7 @@ def _report(run: TimedRun, window: Window, warm: WarmStep, conditions: Condition
         ready_batches=summary.ready,
         conditions=conditions,
         loss=None if loss is None else float(loss),
+        later_epochs=run.request.later_epochs and config.keeps_readers,
         beginning_samples=beginning,
         idle_workers=stream.idle_workers,
         is_uneven=stream.is_uneven,

@@ -66,12 +66,12 @@ def begin_anywhere(seed: int) -> float:
 
 
 def open_loader(
-    workload: Workload, config: Config, counter: CountingCollate, place: float | None = 0.0, *, twice: bool = False
+    workload: Workload, config: Config, counter: CountingCollate, place: float | None = 0.0, **settings: Any
 ) -> DataLoader[Any]:
     """Build the loader as a training script would, with counting around its collate function.
 
     The first epoch begins at ``place``, a share of the order, and ends with the indices before it. With ``None`` each
-    batch comes from another part of the order. With ``twice`` each batch comes once more right after itself.
+    batch comes from another part of the order. Further settings are those of ``TimedSampler``.
     """
     arguments, options = dict[str, Any](collate_fn=counter), workload.loader_options or {}
     unit: int | None = config.batch_size
@@ -80,24 +80,24 @@ def open_loader(
     left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
     if workload.batch_sampler is not None:
         left_out.add("drop_last")  # that is the sampler's to decide
-        arguments["batch_sampler"] = TimedSampler(workload.batch_sampler(config.batch_size), place, twice=twice)
+        arguments["batch_sampler"] = TimedSampler(workload.batch_sampler(config.batch_size), place, **settings)
     elif workload.sampler is not None:
-        arguments["sampler"] = TimedSampler(workload.sampler, place, unit, twice=twice)
+        arguments["sampler"] = TimedSampler(workload.sampler, place, unit, **settings)
     elif not isinstance(workload.dataset, IterableDataset):  # as with shuffle=True
         shuffled = RandomSampler(workload.dataset, generator=options.get("generator"))  # type: ignore[arg-type]
-        arguments["sampler"] = TimedSampler(shuffled, place, unit, twice=twice)
+        arguments["sampler"] = TimedSampler(shuffled, place, unit, **settings)
     arguments |= {name: value for name, value in options.items() if name not in left_out}
     return config.dataloader(workload.dataset, **arguments)
 
 
-def open_stream(workload: Workload, config: Config, place: float | None = 0.0, *, twice: bool = False) -> BatchStream:
+def open_stream(workload: Workload, config: Config, place: float | None = 0.0, **settings: Any) -> BatchStream:
     """Return batches without end from that loader; its workers start with the first."""
     counter = counter_of(workload, config)
-    loader = open_loader(workload, config, counter, place, twice=twice)
+    loader = open_loader(workload, config, counter, place, **settings)
     if not workload.beside:
         return BatchStream(loader, counter, workload.epoch_batches)
     others = [
-        (open_stream(each.data, replace(config, batch_size=each.batch_size), place, twice=twice), each.batches)
+        (open_stream(each.data, replace(config, batch_size=each.batch_size), place, **settings), each.batches)
         for each in workload.beside
     ]
     return SeveralStreams(loader, counter, others)
@@ -170,14 +170,26 @@ class TimedSampler:
     """A sampler whose first epoch begins at another place of its order, and the time that each order takes."""
 
     def __init__(
-        self, sampler: Any, place: float | None = 0.0, unit: int | None = None, *, twice: bool = False
+        self,
+        sampler: Any,
+        place: float | None = 0.0,
+        unit: int | None = None,
+        *,
+        twice: bool = False,
+        again_after: float | None = None,
     ) -> None:
         """Take the share of the order to pass over, in multiples of ``unit``, or ``None`` for units from all over it.
 
         A unit is a number of samples; without it the sampler yields batches. Without a length the order stays as it
-        is. With ``twice`` each unit comes once more right after itself.
+        is. With ``twice`` each unit comes once more right after itself. Units of the first ``again_after`` seconds
+        come again and again after that, each time in another order, in epochs as long as ever.
         """
         self._sampler, self._place, self._unit, self.is_twice = sampler, place, unit or 1, twice
+        self._again_after, self._random = again_after, random.Random(0)
+        self._read = list[list[Any]]()
+        """Units of those seconds."""
+        self.first_units: int | None = None if again_after else 0
+        """How many come before any comes again; ``None`` while that is not known."""
         self._is_of_samples = unit is not None
         self.seconds: list[float] = []
         """Seconds from the beginning of each epoch to its first index, or first batch of indices."""
@@ -205,12 +217,30 @@ class TimedSampler:
             first, passed = [index for start in starts for index in passed[start : start + unit]] or first, []
         self.skipping_seconds = time.perf_counter() - ordered
         rest = itertools.chain(first, indices, passed)
+        if self._again_after:
+            return self._again(rest, self._again_after)
         return self._each_twice(rest) if self.is_twice else rest
 
     def _each_twice(self, indices: Iterator[Any]) -> Iterator[Any]:
         while unit := list(itertools.islice(indices, self._unit)):
             self.units.append(unit)
             yield from (*unit, *unit)
+
+    def _again(self, indices: Iterator[Any], seconds: float) -> Iterator[Any]:
+        end, given = time.perf_counter() + seconds, 0
+        while self.first_units is None and (unit := list(itertools.islice(indices, self._unit))):
+            self._read.append(unit)
+            given += len(unit)
+            yield from unit
+            if time.perf_counter() > end:
+                self.first_units = len(self._read)
+        if self.first_units is None:  # the epoch has ended before: later ones are as ever
+            self.first_units, self._again_after = len(self._read), None
+            return
+        orders = (self._random.sample(self._read, len(self._read)) for _ in itertools.count())
+        again = itertools.chain.from_iterable(unit for units in orders for unit in units)
+        length = length_of(self._sampler)
+        yield from again if length is None else itertools.islice(again, max(0, length - given))
 
     def __len__(self) -> int:
         return len(self._sampler) * (2 if self.is_twice else 1)
@@ -477,6 +507,12 @@ class BatchStream:
     def is_twice(self) -> bool:
         """Whether each batch comes once more right after itself."""
         return self._timed_sampler is not None and self._timed_sampler.is_twice
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether batches come again from now on, where they are to."""
+        first = 0 if self._timed_sampler is None else self._timed_sampler.first_units
+        return first is not None and self.consumed >= first
 
     @property
     def units(self) -> list[list[Any]]:

@@ -18,7 +18,7 @@ from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import Device
 from autotune.measure.loader import BatchStream, open_stream
 from autotune.measure.process_memory import cpu_seconds, open_segments, sample_memory
-from autotune.probes import LoaderTrace, is_kept
+from autotune.probes import KEPT_HERE, LoaderTrace, is_kept
 from autotune.workload import Workload
 
 PREFETCH = 4
@@ -111,7 +111,7 @@ class _Builds(NamedTuple):
     @property
     def are_faster_again(self) -> bool:
         """Whether dataset or system keep samples once read."""
-        return bool(self.again) and is_kept(fmean(self.first), fmean(self.again))
+        return bool(self.again) and is_kept(fmean(self.first), fmean(self.again), KEPT_HERE)
 
     @property
     def counted(self) -> list[float]:

@@ -148,9 +148,12 @@ class TimedRun:
             self._note_ends(self._ahead)
 
     def settle(self) -> None:
-        """Run until the inventory of ready batches stands still, or every place in the queue was used twice."""
+        """Run until the inventory of ready batches stands still, or every place in the queue was used twice.
+
+        Where batches are to come again, they do so after that.
+        """
         limit = self._clock() + self.request.seconds
-        while self._clock() <= limit:
+        while self._clock() <= limit or not self.batches.comes_again:
             self._group.post(self._is_settled())
             if self._group.all_ready:
                 break
@@ -364,7 +367,7 @@ class TimedRun:
     def _is_settled(self) -> bool:
         ready, turnover = self.log.ready, 2 * (self.in_flight + self.config.num_workers)
         block = self._workers * -(-MIN_STEPS // self._workers)
-        if len(ready) < block:
+        if len(ready) < block or not self.batches.comes_again:
             return False
         return len(ready) >= turnover + block or is_stationary(ready, block, self.config.num_workers)
 

@@ -263,7 +263,7 @@ class Agenda:
 
     def trial_request(self, config: Config) -> tuple[Request, float]:
         """Return how a trial is to be measured, and the seconds after which it is stuck."""
-        request = Request(seconds=self.longest_window, seed=self.run.seed)
+        request = replace(self.request, seed=self.run.seed)
         if not self.known.trials:
             limit = max(LEAST_BASELINE, self.run.left)
             return replace(request, time_limit=limit), limit
@@ -313,6 +313,11 @@ class Agenda:
             base_rate=base.measurement.samples_per_second,
             base_seconds=base.attempt.seconds - base.attempt.opening,
         )
+
+    @property
+    def request(self) -> Request:
+        """A measurement of training, as long and in the state that is due by now."""
+        return Request(seconds=self.longest_window, later_epochs=self.known.observations.is_own_cache)
 
     @property
     def longest_window(self) -> float:
@@ -423,7 +428,7 @@ class Agenda:
         """Return how a trial for the other objective is to be measured, and the seconds after which it is stuck."""
         stuck, left = self._patience, max(0.0, self.run.left - self._other_seconds) + SHARE_GRACE
         limit, fresh = min(stuck, left), self._is_fresh(config)
-        return Request(seconds=self.longest_window, time_limit=limit, seed=self.run.seed, fresh=fresh), stuck
+        return replace(self.request, time_limit=limit, seed=self.run.seed, fresh=fresh), stuck
 
     def _is_fresh(self, config: Config) -> bool:
         """Return whether a process of its own is needed: without workers it would find what a trial before has read."""

@@ -43,10 +43,6 @@ LEAST_SAID = 0.01
 """The smallest gain that is ever said to be excluded."""
 BY_SCRIPT = "the batch of a script is kept unless it is asked for (--objective samples, or --batch-size 32..256)"
 NOT_EXPECTED = f"nothing is expected to gain more than {100 * GAIN:.0f} %"
-CACHE_LOST = (
-    "the dataset keeps the samples that a process has read: from the second epoch on your settings read them from "
-    "memory, while the alternative's workers read them anew; only first epochs were measured, so nothing is decided"
-)
 OF_SCRIPT = "an epoch that is short enough to be measured whole"
 OF_FUNCTION = f"{OF_SCRIPT} (epoch_batches ends it earlier)"
 OR_ALONE = ", or one reader for all of it (--num-workers 0,1)"
@@ -110,11 +106,9 @@ def _decided(
     assert known.baseline.measurement
     verdict, chosen, most_gain = _decide(confirmation, remaining, bound, known.is_contradicted)
     uneven = shown_uneven(_compared(confirmation, before, verdict), known.history)
-    is_lost = verdict is not Verdict.NO_GAIN and _loses_cache(confirmation, known)
-    if uneven is not None or is_lost:
+    if uneven is not None:
         verdict, chosen, most_gain = Verdict.UNDECIDED, None, None
-    is_open = verdict is Verdict.UNDECIDED and not is_lost
-    missing = _missing(confirmation, confirmed, known, uneven) if is_open else ()
+    missing = _missing(confirmation, confirmed, known, uneven) if verdict is Verdict.UNDECIDED else ()
     after, speedup, interval, rounds = before, 1.0, None, len(confirmation.rounds) if confirmation else 0
     if confirmation and chosen is not None:
         after = with_pauses(confirmation.standing(chosen), known.measured)
@@ -146,7 +140,6 @@ def _decided(
         "landscape": landscape_of(known.setup, known.forecast, seen, after.config, disturbed),
         "notes": (
             *(on_uneven_workers(uneven) if uneven else ()),
-            *([CACHE_LOST] if is_lost else ()),
             *_notes(confirmation, confirmed, after, before, known),
             *_left_out(known),
             *known.end.notes,
@@ -230,12 +223,6 @@ def _decide(
     return Verdict.UNDECIDED, index if confirmation.is_likely(index) else None, None
 
 
-def _loses_cache(confirmation: Confirmation | None, known: Known) -> bool:
-    """Return whether the likeliest answer reads anew in later epochs what the dataset keeps for the baseline."""
-    index = confirmation.answer if confirmation else None
-    return confirmation is not None and index is not None and known.loses_cache(confirmation.finalists[index].config)
-
-
 def _missing(
     confirmation: Confirmation | None, confirmed: Sequence[Trial], known: Known, uneven: Trial | None
 ) -> Iterator[str]:
@@ -255,7 +242,6 @@ def _missing(
 def _evidence(answer: Standing, known: Known) -> Evidence:
     """Return the evidence for the limits of the answer: its measurement, the nearest probes and the other trials."""
     config, probes, step = answer.config, known.probes, answer.config.without_loader
-    more_workers = replace(config, num_workers=config.num_workers + 1)
     looks = [each.attempt.compute for each in probes if each.attempt.compute and each.config.without_loader == step]
     return Evidence(
         config=config,
@@ -267,7 +253,7 @@ def _evidence(answer: Standing, known: Known) -> Evidence:
         trials=known.history,
         looks=tuple(probes),
         refusal_of_more_workers=known.forecast.refusal_of_more_workers(config),
-        are_workers_vain=known.forecast.are_workers_vain(config) or known.loses_cache(more_workers),
+        are_workers_vain=known.forecast.are_workers_vain(config),
     )
 
 
@@ -344,11 +330,13 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         result = replace(result, **({"no_noise": noise} if isinstance(noise, str) else {"noise": noise}))
     answer, versions, host = result.measurement, result.facts.versions, result.host
     before = _rounded(result.baseline_samples_per_second)
+    is_of_later_epochs = answer.later_epochs or result.baseline_measurement.later_epochs
     measured = {
         "samples_per_second": _rounded(result.samples_per_second),
         "ci95": _ends(result.ci95),
         "next_run_95": _ends(result.next_run_95),
         **({} if answer.beginning_samples is None else {"beginning_samples": answer.beginning_samples}),
+        **({"later_epochs": True} if is_of_later_epochs else {}),
         "peak_memory_bytes": answer.peak_memory_bytes,
         "memory": answer.memory,
         "memory_limit_bytes": answer.memory_limit_bytes,

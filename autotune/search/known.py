@@ -108,13 +108,16 @@ class Known:
     def needs_baseline(self) -> bool:
         """Whether the baseline is to be measured next: the first time, or again where others disturbed it.
 
-        Then at once, and afterwards when the last measurement was quiet.
+        Then at once, and afterwards when the last measurement was quiet. Also where it had the rate of a first epoch.
         """
         if not self.trials:
             return True
         times = self.observations.baselines
-        may_again = self.baseline.is_disturbed and times < MOST_BASELINES and self.baseline.config not in self.claimed
-        return may_again and (times == 1 or self._is_quiet)
+        if times >= MOST_BASELINES or self.baseline.config in self.claimed:
+            return False
+        if self.observations.is_outdated(self.baseline):
+            return True
+        return self.baseline.is_disturbed and (times == 1 or self._is_quiet)
 
     @property
     def _is_quiet(self) -> bool:
@@ -187,7 +190,7 @@ class Known:
     def quiet_baselines(self) -> list[Measurement]:
         """The measurements of the baseline that nobody disturbed."""
         alike = [trial for trial in self.history if trial.config == self.baseline.config and not trial.is_disturbed]
-        return [trial.measurement for trial in alike if trial.measurement]
+        return [each.measurement for each in alike if each.measurement and not self.observations.is_outdated(each)]
 
     @property
     def best(self) -> Trial | None:
@@ -336,23 +339,13 @@ class Known:
 
         def rates(of: Config) -> list[float]:
             alike = replace(of, persistent_workers=False)
-            quiet = (trial for trial in self.history if not trial.is_disturbed)
+            quiet = (each for each in self.history if not each.is_disturbed and not self.observations.is_outdated(each))
             return [
                 trial.rate for trial in quiet if trial.rate and replace(trial.config, persistent_workers=False) == alike
             ]
 
         own, base = rates(config), rates(self.baseline.config)
         return bool(own and base) and fmean(own) < fmean(base)
-
-    def loses_cache(self, config: Config) -> bool:
-        """Return whether a configuration reads samples anew that the dataset keeps for the baseline in later epochs.
-
-        Workers that begin anew for each epoch have kept nothing, and more of them have each kept less.
-        """
-        base = self.baseline.config
-        is_alike = (config.num_workers, config.persistent_workers) == (base.num_workers, base.persistent_workers)
-        is_warm = base.persistent_workers or not base.num_workers
-        return is_warm and not is_alike and any(trace.is_own_cache for trace in self.observations.traces)
 
     def confirmations(self, end: End) -> list[Trial]:
         """Return the confirming measurements of the run that ended."""

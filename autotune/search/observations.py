@@ -59,6 +59,17 @@ class Observations:
         """CPU seconds that there are each second; a quota may be a fraction."""
         return self.host.quota_cpus or self.host.affinity_cpus
 
+    @property
+    def is_own_cache(self) -> bool:
+        """Whether the dataset keeps samples itself, for the process that has read them."""
+        return any(trace.is_own_cache for trace in self.traces)
+
+    def is_outdated(self, trial: Trial) -> bool:
+        """Return whether a trial has the rate of a first epoch, and later ones are faster by what the dataset keeps."""
+        measured = trial.measurement
+        is_cold = measured is not None and trial.config.keeps_readers and not measured.later_epochs
+        return is_cold and self.is_own_cache
+
     def threads(self, config: Config) -> int:
         """Return the threads of a step; one number for all where they do not matter to it.
 

@@ -252,7 +252,7 @@ class Tuner:
         self._report(study, Progress(phase="confirm", running=config))
         limit = max(LEAST_LIMIT, agenda.run.left + GRACE)
         seed = self.seed + 1 + agenda.rounds
-        request = Request(seconds=agenda.longest_window, time_limit=limit, fresh=True, seed=seed)
+        request = replace(agenda.request, time_limit=limit, fresh=True, seed=seed)
         attempt = self.runner.measure(config, request)
         trial = study.confirmed(attempt, config, Place(f"{ALONE}{seed}", None))
         self._change(study, confirmed=(*self.agenda(study).run.confirmed, trial.number))
@@ -319,7 +319,7 @@ class Tuner:
 
         def next_request() -> Request:
             limit = max(LEAST_LIMIT, pace.left + GRACE)
-            return Request(seconds=agenda.longest_window, time_limit=limit, fresh=True)
+            return replace(agenda.request, time_limit=limit, fresh=True)
 
         def on_attempt(config: Config, attempt: Attempt, place: Place) -> None:
             pace.measured += 1

@@ -160,11 +160,11 @@ def history_of(frozen: Iterable[FrozenTrial]) -> tuple[Trial, ...]:
 def searched(ended: Iterable[Trial]) -> tuple[Trial, ...]:
     """Return the trials of the search, first the baseline that counts: undisturbed if there is one, else the fastest.
 
-    A disturbed baseline is measured again.
+    A disturbed baseline is measured again, and one of a first epoch where later ones are faster.
     """
     trials = [trial for trial in ended if trial.kind != "confirm" and not is_failed_baseline(trial)]
     baselines = [trial for trial in trials if trial.kind == "baseline"]
-    counted = sorted(baselines, key=lambda trial: (trial.is_disturbed, -(trial.rate or 0.0)))[:1]
+    counted = sorted(baselines, key=_rank)[:1]
     return (*counted, *(trial for trial in trials if trial not in baselines))
 
 
@@ -178,6 +178,11 @@ def ordered(ended: Sequence[Trial]) -> tuple[Trial, ...]:
     if worked and (not searched or searched[0].kind != "baseline"):
         raise ValueError("the baseline's trial is missing")
     return (*searched, *(trial for trial in worked if trial.kind == "confirm")) if worked else tuple(ended)
+
+
+def _rank(baseline: Trial) -> tuple[bool, bool, float]:
+    measured = baseline.measurement
+    return not (measured and measured.later_epochs), baseline.is_disturbed, -(baseline.rate or 0.0)
 
 
 def is_failed_baseline(trial: Trial) -> bool:

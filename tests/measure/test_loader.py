@@ -164,3 +164,39 @@ def test_a_limit_beyond_the_loader_changes_nothing_and_a_length_that_is_wrong_is
     for _ in range(11):
         next(stream)
     assert (stream.misstated_batches, stream.epoch_batches) == (5, 10)
+
+
+class Recorder(Squares):
+    """Notes every index that it is asked for."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.asked: list[int] = []
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.asked.append(index)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    "options", [{"sampler": SequentialSampler(range(100))}, {"batch_sampler": in_batches}], ids=["sampler", "batches"]
+)
+@pytest.mark.parametrize(("seconds", "first"), [(0.49, 24), (10.0, 100)], ids=["a part", "a whole epoch"])
+def test_samples_of_the_first_seconds_come_again_in_other_orders_and_epochs_stay_as_long(
+    options: dict[str, Any], seconds: float, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = Recorder(100)
+    monkeypatch.setattr("time.perf_counter", lambda: len(dataset.asked) / 48)  # a batch takes a sixth of a second
+    workload = Workload(nn.Linear(1, 1), dataset, **options)
+    stream = open_stream(workload, Config(batch_size=8), again_after=seconds)
+    came = list[bool]()
+    for _ in range(26):
+        next(stream)
+        came.append(stream.comes_again)
+    assert (stream.epochs, stream.steps_left, stream.epoch_samples) == (2, 0, 100 if "sampler" in options else None)
+    units = -(-first // 8)
+    assert (any(came[: units - 1]), all(came[units:])) == (False, True)
+    assert dataset.asked[:first] == list(range(first))
+    assert set(dataset.asked) == set(range(first))
+    if first < 100:
+        assert len({tuple(dataset.asked[at : at + first]) for at in (0, first, 2 * first)}) > 1

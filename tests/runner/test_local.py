@@ -82,6 +82,32 @@ def test_waiting_for_data_is_told_from_training(monkeypatch: pytest.MonkeyPatch)
     assert split.total <= 1.05 * (LOAD + STEP_SECONDS)
 
 
+def test_where_the_dataset_keeps_samples_later_epochs_are_measured_on_those_that_were_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in known_time(Path(__file__).parents[1]).items():
+        monkeypatch.setenv(name, value)
+    with runner_of("keeping") as runner:
+        runner.inspect(SOUND)
+        first, later = (
+            measured(runner.measure(SOUND, Request(seconds=2.0, fresh=True, later_epochs=is_later)))
+            for is_later in (False, True)
+        )
+    assert (first.later_epochs, later.later_epochs) == (False, True)
+    assert first.samples_per_second == pytest.approx(8 / (LOAD + STEP_SECONDS), rel=0.05)
+    assert later.samples_per_second == pytest.approx(8 / STEP_SECONDS, rel=0.2)
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_workers_that_begin_anew_read_anew_and_persistent_ones_have_what_they_read(is_persistent: bool) -> None:
+    config = replace(SOUND, num_workers=1, persistent_workers=is_persistent)
+    with runner_of("keeping") as runner:
+        runner.inspect(SOUND)
+        found = measured(runner.measure(config, Request(seconds=1.0, later_epochs=True)))
+    assert found.later_epochs is is_persistent
+    assert (found.samples_per_second > 1.5 * 8 / LOAD) is is_persistent
+
+
 # --- the conversation ---
 
 

@@ -739,12 +739,26 @@ class Keeping(SimulatedMachine):
     elsewhere: float | None = None
     """The part in another process."""
 
+    def later(self, config: Config) -> StepCost:
+        """The cost in later epochs: each process that lives on has read its share."""
+        build, compute = 1e-3 * config.batch_size, 1e-4 * config.batch_size
+        if config.keeps_readers:
+            build *= 1 - (1 - self.part) / config.readers
+        return StepCost(
+            wait=max(0.0, build / config.num_workers - compute) if config.num_workers else build, compute=compute
+        )
+
     def measure(self, config: Config, request: Request) -> Attempt:
+        first, is_later = self.cost, request.later_epochs and config.keeps_readers
+        self.cost = self.later if is_later else first
         attempt = super().measure(config, request)
+        self.cost = first
+        if attempt.measurement is not None:
+            return replace(attempt, payload=replace(attempt.measurement, later_epochs=is_later))
         if attempt.loader is None:
             return attempt
-        first = statistics.fmean(attempt.loader.build_seconds)
-        kept = {"again_seconds": self.part * first, "elsewhere_seconds": self.elsewhere and self.elsewhere * first}
+        seconds = statistics.fmean(attempt.loader.build_seconds)
+        kept = {"again_seconds": self.part * seconds, "elsewhere_seconds": self.elsewhere and self.elsewhere * seconds}
         return replace(attempt, payload=replace(attempt.loader, **kept))
 
 
@@ -758,30 +772,36 @@ def test_where_samples_are_kept_it_is_said_and_none_are_left_from_one_trial_to_t
     said = "building a batch took "
     assert [note.startswith(said) for note in result.notes if "the same batch again" in note] == [True] * is_kept
     assert {request.fresh for _, request in machine.calls[1:]} == ({True} if is_kept else {False, True})
+    assert not any(request.later_epochs for _, request in machine.calls)
 
 
 @pytest.mark.parametrize(
-    ("elsewhere", "base", "expected"),
+    ("part", "elsewhere", "base", "workers"),
     [
-        (1.0, {}, Verdict.UNDECIDED),
-        (0.1, {}, Verdict.FASTER),  # the system keeps it, for all processes
-        (1.0, {"num_workers": 1}, Verdict.FASTER),  # they begin anew for each epoch, as those of the answer
-        (1.0, {"num_workers": 1, "persistent_workers": True}, Verdict.UNDECIDED),
+        (0.1, 1.0, {}, 0),  # workers that begin anew read for ever what the process itself has kept
+        (0.6, 1.0, {}, 3),  # they gain all the same
+        (0.1, 0.1, {}, 3),  # the system keeps it, for all processes
+        (0.1, 1.0, {"num_workers": 1}, 3),  # present workers begin anew as well
+        (0.1, 1.0, {"num_workers": 1, "persistent_workers": True}, 1),
     ],
 )
-def test_workers_that_lose_the_dataset_s_own_cache_are_no_answer(
-    elsewhere: float, base: dict[str, Any], expected: Verdict
+def test_where_the_dataset_keeps_samples_itself_the_answer_is_that_of_later_epochs(
+    part: float, elsewhere: float, base: dict[str, Any], workers: int
 ) -> None:
     machine = Keeping(cost=loader_bound)
-    machine.elsewhere = elsewhere
-    result = tuned(machine, baseline=replace(examples.BASELINE, **base), batch_size="32")
-    assert result.verdict is expected
-    assert (result.config == result.baseline) == (expected is Verdict.UNDECIDED)
-    lost = [note for note in result.notes if "the dataset keeps the samples that a process has read" in note]
-    assert len(lost) == (expected is Verdict.UNDECIDED)
-    if expected is Verdict.UNDECIDED:
-        assert result.missing == ()
-        assert not [finding for finding in result.findings if "workers" in finding.advice]
+    machine.part, machine.elsewhere = part, elsewhere
+    result = tuned(machine, baseline=replace(examples.BASELINE, **base), batch_size="32", num_workers="0,1,2,3")
+    if elsewhere == 1.0:
+        machine.cost = machine.later
+    is_kept = elsewhere == 1.0 and result.baseline.keeps_readers
+    assert result.config.num_workers == workers
+    assert (result.verdict is Verdict.FASTER) == (result.config != result.baseline)
+    assert result.speedup == pytest.approx(machine.rate(result.config) / machine.rate(result.baseline), rel=0.02)
+    assert result.baseline_measurement.later_epochs == is_kept
+    assert (result.config.measured or {}).get("later_epochs", False) == is_kept
+    assert any("the rates are those of later epochs" in note for note in result.notes) == (
+        part < 0.5 and elsewhere == 1.0
+    )
 
 
 @pytest.mark.parametrize(
