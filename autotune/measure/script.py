@@ -14,6 +14,7 @@ import itertools
 import multiprocessing.context
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +63,7 @@ FRESH_ITERATORS = 3
 
 
 class StoppedError(BaseException):
-    """Ends the script where it asks for a batch; no ``except Exception`` of its own catches it."""
+    """Ends a thread of the script's, where the script is refused."""
 
 
 class ScriptLoop:
@@ -156,6 +157,8 @@ class ScriptLoop:
         self._cuda_stream: Any = None
         """The stream of CUDA that its first step was made on."""
         self._end: BaseException | None = None
+        self._refusal: UserCodeError | None = None
+        """Why it cannot be measured, once that is known."""
         self._given: dict[Site, tuple[int, int]] = {}
         """Steps before the last iterator of each loader, and its batches."""
         self._fresh: dict[Site, int] = {}
@@ -393,6 +396,8 @@ class ScriptLoop:
         self._script.switch(batch)
         self._modes = _Modes.now()
         ours.apply()
+        if self._refusal is not None:
+            raise self._refusal
 
     def _failure(self) -> BaseException:
         """Return the error that tells why the script has ended."""
@@ -440,11 +445,9 @@ class ScriptLoop:
         return copy.deepcopy(self._round[1 + number][0]) if self._round else next(iter(self._own(loader)))
 
     def _require_own_thread(self, what: str) -> None:
-        """End the script where it asks in another thread than its own."""
+        """Refuse the script where it asks in another thread than its own."""
         if getcurrent() is not self._script:
-            self._end = UserCodeError(f"{self.name} iterates {what} in another thread, where it is not measured")
-            os.kill(self._pid, TRAINS)  # the main thread waits for batches
-            raise StoppedError
+            self.stop(f"iterates {what} in another thread, where it is not measured")
 
     def _require_apart(self) -> None:
         """Stop a script that has trained on a batch of another loader."""
@@ -468,9 +471,21 @@ class ScriptLoop:
         return batch, self.steps if wants_gradients else None
 
     def stop(self, why: str) -> NoReturn:
-        """End the script, which cannot be measured."""
-        self._end = UserCodeError(f"{self.name} {why}")
-        raise StoppedError
+        """Refuse the script, which cannot be measured."""
+        self._refuse(f"{self.name} {why}")
+
+    def _refuse(self, told: str) -> NoReturn:
+        """Leave the script for good: nothing that it catches keeps it going."""
+        self._refusal = self._refusal or UserCodeError(told)
+        if os.getpid() != self._pid:
+            tell(self._pid)
+        if threading.current_thread() is not threading.main_thread():
+            os.kill(self._pid, TRAINS)  # the main thread waits for batches
+            raise StoppedError
+        if getcurrent() is self._measuring:
+            raise self._refusal
+        self._measuring.switch()
+        raise StoppedError  # a script that is refused is never switched to
 
     def _install(self) -> None:
         """Stand in for ``DataLoader.__iter__``, and hear of loaders, optimizer steps, backward passes and autocast."""
@@ -556,13 +571,9 @@ class ScriptLoop:
             )
 
     def _refuse_children(self) -> NoReturn:
-        """End the script, which is about to train in another process."""
-        if self._end is not None:  # told by a thread
-            raise StoppedError
+        """Refuse the script, which is about to train in another process."""
         file, line, inside = place_of(sys._getframe(1), self.folder)
-        told = f"{file}:{line} trains in child processes, which are not measured: {way_out(inside)}"
-        self._end = UserCodeError(told)
-        raise StoppedError if getcurrent() is self._script else self._end
+        self._refuse(f"{file}:{line} trains in child processes, which are not measured: {way_out(inside)}")
 
     def _over(self, loader: DataLoader[Any], iterate: Callable[[DataLoader[Any]], Any]) -> Iterator[Any]:
         """Return an iterator of a loader for the script: the door itself for the one that trains."""

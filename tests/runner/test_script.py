@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from greenlet import getcurrent
+from greenlet import getcurrent, greenlet
 from torch.utils.data import DataLoader
 
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.measure.batch import shallow
-from autotune.measure.script import ScriptLoop, StoppedError, _lines, _Watched
+from autotune.measure.script import ScriptLoop, _lines, _Watched
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request
 from autotune.runner import local
@@ -313,11 +313,11 @@ def test_a_script_that_is_not_there_is_said_before_anything_starts() -> None:
 
 def test_a_script_that_asks_on_another_stream_than_it_trains_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loop: Any = ScriptLoop("train.py", ())
-    loop._script, loop._cuda_stream = getcurrent(), "the default stream"
+    loop._measuring, loop._script, loop._cuda_stream = getcurrent(), greenlet(lambda _: loop.ask()), "the default one"
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "a side stream")
-    with pytest.raises(StoppedError):
-        loop.ask()
-    assert str(loop._end).startswith("train.py asks for batches within torch.cuda.stream(...)")
+    with pytest.raises(UserCodeError) as refused:
+        loop._resume(None)
+    assert str(refused.value).startswith("train.py asks for batches within torch.cuda.stream(...)")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts run in forks")
@@ -340,3 +340,51 @@ def test_the_script_may_change_the_containers_of_a_batch() -> None:
     handed["x"][1].pop("y")
     handed["z"][1].clear()
     assert batch == {"x": [1, {"y": 2}], "z": (3, [4])}
+
+
+REFUSED = {
+    "keeps": (
+        "batches = list(DataLoader(Data(80), batch_size=8))",
+        "x, y = batches[step % 10]; train((x, dict(y)))",
+        "batches that it keeps",
+    ),
+    "no loader": ("", "train((torch.ones(8, 4), {'label': torch.ones(8)}))", "has no DataLoader"),
+    "iterators": (
+        "loader = DataLoader(Data(), batch_size=8)",
+        "train(next(iter(loader)))",
+        "makes a new iterator each",
+    ),
+    "by chance": (
+        "one, other = (iter(DataLoader(Data(), batch_size=size)) for size in (8, 4))",
+        "train(next(one if step % 8 in (0, 2, 3, 5) else other))",
+        "take turns irregularly",
+    ),
+    "program": ("import subprocess", "subprocess.run([sys.executable, 'train.py'])", "trains in child processes"),
+    "thread": (
+        "batches = iter(DataLoader(Data(), batch_size=8))",
+        "go = threading.Thread(target=lambda: train(next(batches))); go.start(); go.join()",
+        "in another thread",
+    ),
+}
+"""Scripts that are refused: what comes before the loop, its step, and the words."""
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_script_that_catches_everything_is_refused_with_the_reason(
+    name: str, written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MOST_PATIENCE", 0.0)
+    before, step, said = REFUSED[name]
+    loop = f"""
+{before}
+for step in range(600):
+    try:
+        {step}
+    except BaseException:
+        pass
+for batch in DataLoader(Data(), batch_size=8):
+    train(batch)
+"""
+    with pytest.raises(UserCodeError, match=said):
+        written(loop).inspect(Config())
