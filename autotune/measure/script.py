@@ -35,6 +35,7 @@ from autotune.measure.children import TRAINS, refuse_training_children, tell, wa
 from autotune.measure.device import Mark
 from autotune.measure.draws import Draws
 from autotune.measure.failures import is_known
+from autotune.measure.lineage import Parts
 from autotune.measure.writes import Hold
 from autotune.sites import Maker, Site, cast_forwards, place_of, stand_in_for_autocast, stand_in_for_loaders
 from autotune.workload import Beside, Script, Workload
@@ -97,7 +98,9 @@ class ScriptLoop:
         """Their batches of this round."""
         self._round: tuple[Any, ...] = ()
         """The round as it was handed out."""
-        self.draws = Draws()
+        self.draws, self._parts = Draws(), Parts()
+        if site is not None:
+            self._parts.settle()
         self.batches, self.missing, self.earlier = batches, missing, earlier
         self._patience, self._kept_since = patience, 0.0
         """Seconds to wait for a DataLoader's batch, and when it began."""
@@ -498,9 +501,11 @@ class ScriptLoop:
 
         stand_in_for_loaders(self.folder, made)
 
-        def go_back(*given: Any, **options: Any) -> None:
+        def go_back(tensors: Any, *given: Any, **options: Any) -> None:
             self.phases.setdefault("forward", self.mark())
-            backward(*given, **options)
+            if self.loader is None:
+                self._parts.note_pass(tensors, self.steps)
+            backward(tensors, *given, **options)
             self.phases["backward"] = self.mark()
 
         def is_wanted(context: torch.autocast) -> bool:
@@ -618,7 +623,7 @@ class ScriptLoop:
         before, given = self._given.get(site, (0, 0))
         self._fresh[site] = self._fresh.get(site, 0) + 1 if given == 1 and self.steps > before else 0
         self._given[site] = self.steps, 0
-        if self._fresh[site] >= FRESH_ITERATORS:
+        if self._fresh[site] >= FRESH_ITERATORS and not self._parts.are_doubted:
             self.stop(f"makes a new iterator each step, of the DataLoader of {site.text}: make one for an epoch")
 
     def _count(self, site: Site) -> None:
@@ -646,7 +651,9 @@ class ScriptLoop:
         return self.draws.lead is not None and self.may_lead(loader)
 
     def is_seen(self, watched: _Watched) -> bool:
-        """Return whether a loader has given batches enough to know its share."""
+        """Return whether a loader has given batches enough to know their share, and their part in the steps."""
+        if self._parts.are_doubted:
+            return False
         is_long = time.perf_counter() - watched.first > SEEN_SECONDS and len(self.draws.sites) < 2
         return is_long or self.draws.count(self._sites.get(watched.loader)) >= SEEN_BATCHES
 
@@ -654,8 +661,14 @@ class ScriptLoop:
         """Return file and line that made a loader."""
         return self._sites[loader].text if loader in self._sites else "another file"
 
-    def took(self, watched: _Watched) -> None:
+    def took(self, watched: _Watched, batch: Any) -> None:
         """Note a batch of its own that the script trains on; stop it where its rounds of several loaders differ."""
+        self._parts.note_batch(batch)
+        if self._parts.have_none:
+            self.stop(
+                f"makes no step with the batches of the DataLoader of {self.place(watched.loader)}: training does not "
+                "draw from it; train on batches of a DataLoader, and evaluate within torch.no_grad()"
+            )
         last, self.last, self._steps_at_batch = self.last, watched, self.steps
         is_mixed = last is not None and last is not watched and watched.given > 1 and self.steps > last.before
         if (site := self._sites.get(watched.loader)) is not None:
@@ -667,6 +680,7 @@ class ScriptLoop:
     def found(self, watched: _Watched) -> None:
         """Note that a loader is the one that trains, its step, and the share of its batches without any."""
         self.loader = watched.loader
+        self._parts.settle()
         self.earlier, self._training = watched.earlier, weakref.ref(watched)
         if (lead := self.draws.lead) is not None:
             self.beside = {site.key: count for site, count in self.draws.pattern.items() if site != lead}
@@ -732,7 +746,7 @@ class _Watched(Iterator[Any]):
                 if torch.is_grad_enabled():
                     self.first = self.first or time.perf_counter()
                     self.given += 1
-                    loop.took(self)
+                    loop.took(self, batch)
                 return batch
         self._batches = None  # its workers end
         loop.found(self)

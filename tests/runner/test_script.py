@@ -388,3 +388,91 @@ for batch in DataLoader(Data(), batch_size=8):
 """
     with pytest.raises(UserCodeError, match=said):
         written(loop).inspect(Config())
+
+
+SHORT = """
+{}
+for batch in DataLoader(Data(wait=0.0005), batch_size=8, shuffle=True):
+    if step == 150:
+        sys.exit()
+    train(batch)
+    step += 1
+    {}
+"""
+REFUSES_ITS_FOLDER = "step = 0\nif os.path.exists('runs/x'): sys.exit('exists')\nos.makedirs('runs/x')"
+RESUMES = "step = int(open('step.txt').read()) if os.path.exists('step.txt') else 0"
+NOTES_STEPS = "with open('step.txt', 'w') as file: file.write(str(step))"
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("seconds", [0.0, 600.0], ids=["long start", "short start"])
+@pytest.mark.parametrize(
+    ("before", "after"), [(REFUSES_ITS_FOLDER, "pass"), (RESUMES, NOTES_STEPS)], ids=["folder", "resume"]
+)
+def test_a_script_that_finds_what_it_wrote_is_measured_beyond_its_end(
+    before: str, after: str, seconds: float, written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "KEPT_SECONDS", seconds)
+    runner = written(SHORT.format(before, after), is_alone=True)
+    runner.inspect(Config())
+    for workers in (0, 1, 0):
+        config = Config(batch_size=8, num_workers=workers)
+        found = runner.measure(config, Request(seconds=2.0, time_limit=60, target=0.0))
+        assert found.measurement is not None, found.message
+        assert found.measurement.samples_per_second * 2.0 > 150 * 8, "the script does not reach its end"
+
+
+DRAWS_FROM_AN_ARRAY = """
+inputs = torch.randn(400, 4)
+held_out = DataLoader(Data(64, 0), batch_size={size})
+def endless():
+    while True:
+        yield from held_out
+kept = endless()
+for step in range(600):
+    x = inputs[torch.randint(400, (8,))]
+    train((x, {{"label": x.sum(1)}}))
+    if step % 20 == 0:
+        {evaluate}
+"""
+SEVERAL_STEPS = """
+from torch.utils.flop_counter import FlopCounterMode
+waiting = []
+for batch in DataLoader(Data(), batch_size=8):
+    {}
+"""
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("size", "evaluate"),
+    [
+        (8, "total = sum(model(x).mean().item() for x, y in held_out)"),
+        (64, "total = sum(model(x).mean().item() for x, y in held_out)"),
+        (8, "total = model(next(iter(held_out))[0]).mean().item()"),
+        (8, "total = model(next(kept)[0]).mean().item()"),
+    ],
+    ids=["several batches", "one batch", "first batch", "next batch"],
+)
+def test_a_loader_that_only_an_evaluation_draws_from_is_refused(written: Any, size: int, evaluate: str) -> None:
+    body = DRAWS_FROM_AN_ARRAY.format(size=size, evaluate=evaluate)
+    place = f"train.py:{line_of('held_out = DataLoader', body)}"
+    said = f"makes no step with the batches of the DataLoader of {place}: training does not draw from it"
+    with pytest.raises(UserCodeError, match=said):
+        written(body).inspect(Config())
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "for _ in range(3): train((batch[0].clone() / 2, dict(batch[1])))",
+        "waiting.append(batch); x, y = waiting[-3:][0]\n    for _ in range(3): train((x, dict(y)))",
+        "for _ in range(3):\n        with FlopCounterMode(display=False): train((batch[0], dict(batch[1])))",
+        "x = batch[0].tolist()\n    for _ in range(3): train((torch.tensor(x), dict(batch[1])))",
+    ],
+    ids=["replays", "the batch before", "a mode of its own", "labels only"],
+)
+def test_a_loader_whose_batches_make_several_steps_is_the_one_that_trains(written: Any, steps: str) -> None:
+    body = SEVERAL_STEPS.format(steps)
+    assert written(body).inspect(Config()).loader_call == f"train.py:{line_of('for batch in', body)}: DataLoader"
