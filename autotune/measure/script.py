@@ -36,7 +36,7 @@ from autotune.measure.device import Mark
 from autotune.measure.draws import Draws
 from autotune.measure.failures import is_known
 from autotune.measure.lineage import Parts
-from autotune.measure.writes import Hold
+from autotune.measure.writes import Hold, refuse_large
 from autotune.sites import Maker, Site, cast_forwards, place_of, stand_in_for_autocast, stand_in_for_loaders
 from autotune.workload import Beside, Script, Workload
 
@@ -535,6 +535,8 @@ class ScriptLoop:
         stand_in_for_autocast(is_wanted)
         cast_forwards(lambda: torch.bfloat16 if self.is_cast else None)
         register_optimizer_step_post_hook(stepped)
+        if self.hold is not None:
+            refuse_large(self._refuse_large)
         are_held = self.hold is None or self.hold.way != "python"
         refuse_training_children(str(self._file), self._source.module, self._refuse_children, are_held=are_held)
 
@@ -574,6 +576,12 @@ class ScriptLoop:
                 if self._made
                 else "has no DataLoader: put its data into one, or tune a build() that returns model and dataset"
             )
+
+    def _refuse_large(self, told: str) -> NoReturn:
+        """Refuse the script, which is about to change a large file; a worker tells of it by its error."""
+        if os.getpid() != self._pid:
+            raise UserCodeError(told)
+        self._refuse(told)
 
     def _refuse_children(self) -> NoReturn:
         """Refuse the script, which is about to train in another process."""

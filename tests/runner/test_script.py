@@ -360,6 +360,7 @@ REFUSED = {
         "take turns irregularly",
     ),
     "program": ("import subprocess", "subprocess.run([sys.executable, 'train.py'])", "trains in child processes"),
+    "large": ("", "open('large', 'r+')", "large is opened for writing, and has 2.0 GiB"),
     "thread": (
         "batches = iter(DataLoader(Data(), batch_size=8))",
         "go = threading.Thread(target=lambda: train(next(batches))); go.start(); go.join()",
@@ -375,6 +376,8 @@ def test_a_script_that_catches_everything_is_refused_with_the_reason(
     name: str, written: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "MOST_PATIENCE", 0.0)
+    Path("large").touch()
+    os.truncate("large", 2**31)  # it takes no room
     before, step, said = REFUSED[name]
     loop = f"""
 {before}
@@ -388,6 +391,7 @@ for batch in DataLoader(Data(), batch_size=8):
 """
     with pytest.raises(UserCodeError, match=said):
         written(loop).inspect(Config())
+    os.remove("large")
 
 
 SHORT = """
