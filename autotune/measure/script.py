@@ -14,6 +14,7 @@ import itertools
 import multiprocessing.context
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +35,8 @@ from autotune.measure.children import TRAINS, refuse_training_children, tell, wa
 from autotune.measure.device import Mark
 from autotune.measure.draws import Draws
 from autotune.measure.failures import is_known
-from autotune.measure.writes import Hold
+from autotune.measure.lineage import Parts
+from autotune.measure.writes import Hold, refuse_large
 from autotune.sites import Maker, Site, cast_forwards, place_of, stand_in_for_autocast, stand_in_for_loaders
 from autotune.workload import Beside, Script, Workload
 
@@ -62,7 +64,7 @@ FRESH_ITERATORS = 3
 
 
 class StoppedError(BaseException):
-    """Ends the script where it asks for a batch; no ``except Exception`` of its own catches it."""
+    """Ends a thread of the script's, where the script is refused."""
 
 
 class ScriptLoop:
@@ -96,7 +98,9 @@ class ScriptLoop:
         """Their batches of this round."""
         self._round: tuple[Any, ...] = ()
         """The round as it was handed out."""
-        self.draws = Draws()
+        self.draws, self._parts = Draws(), Parts()
+        if site is not None:
+            self._parts.settle()
         self.batches, self.missing, self.earlier = batches, missing, earlier
         self._patience, self._kept_since = patience, 0.0
         """Seconds to wait for a DataLoader's batch, and when it began."""
@@ -156,6 +160,8 @@ class ScriptLoop:
         self._cuda_stream: Any = None
         """The stream of CUDA that its first step was made on."""
         self._end: BaseException | None = None
+        self._refusal: UserCodeError | None = None
+        """Why it cannot be measured, once that is known."""
         self._given: dict[Site, tuple[int, int]] = {}
         """Steps before the last iterator of each loader, and its batches."""
         self._fresh: dict[Site, int] = {}
@@ -393,6 +399,8 @@ class ScriptLoop:
         self._script.switch(batch)
         self._modes = _Modes.now()
         ours.apply()
+        if self._refusal is not None:
+            raise self._refusal
 
     def _failure(self) -> BaseException:
         """Return the error that tells why the script has ended."""
@@ -440,11 +448,9 @@ class ScriptLoop:
         return copy.deepcopy(self._round[1 + number][0]) if self._round else next(iter(self._own(loader)))
 
     def _require_own_thread(self, what: str) -> None:
-        """End the script where it asks in another thread than its own."""
+        """Refuse the script where it asks in another thread than its own."""
         if getcurrent() is not self._script:
-            self._end = UserCodeError(f"{self.name} iterates {what} in another thread, where it is not measured")
-            os.kill(self._pid, TRAINS)  # the main thread waits for batches
-            raise StoppedError
+            self.stop(f"iterates {what} in another thread, where it is not measured")
 
     def _require_apart(self) -> None:
         """Stop a script that has trained on a batch of another loader."""
@@ -468,9 +474,21 @@ class ScriptLoop:
         return batch, self.steps if wants_gradients else None
 
     def stop(self, why: str) -> NoReturn:
-        """End the script, which cannot be measured."""
-        self._end = UserCodeError(f"{self.name} {why}")
-        raise StoppedError
+        """Refuse the script, which cannot be measured."""
+        self._refuse(f"{self.name} {why}")
+
+    def _refuse(self, told: str) -> NoReturn:
+        """Leave the script for good: nothing that it catches keeps it going."""
+        self._refusal = self._refusal or UserCodeError(told)
+        if os.getpid() != self._pid:
+            tell(self._pid)
+        if threading.current_thread() is not threading.main_thread():
+            os.kill(self._pid, TRAINS)  # the main thread waits for batches
+            raise StoppedError
+        if getcurrent() is self._measuring:
+            raise self._refusal
+        self._measuring.switch()
+        raise StoppedError  # a script that is refused is never switched to
 
     def _install(self) -> None:
         """Stand in for ``DataLoader.__iter__``, and hear of loaders, optimizer steps, backward passes and autocast."""
@@ -483,9 +501,11 @@ class ScriptLoop:
 
         stand_in_for_loaders(self.folder, made)
 
-        def go_back(*given: Any, **options: Any) -> None:
+        def go_back(tensors: Any, *given: Any, **options: Any) -> None:
             self.phases.setdefault("forward", self.mark())
-            backward(*given, **options)
+            if self.loader is None:
+                self._parts.note_pass(tensors, self.steps)
+            backward(tensors, *given, **options)
             self.phases["backward"] = self.mark()
 
         def is_wanted(context: torch.autocast) -> bool:
@@ -515,6 +535,8 @@ class ScriptLoop:
         stand_in_for_autocast(is_wanted)
         cast_forwards(lambda: torch.bfloat16 if self.is_cast else None)
         register_optimizer_step_post_hook(stepped)
+        if self.hold is not None:
+            refuse_large(self._refuse_large)
         are_held = self.hold is None or self.hold.way != "python"
         refuse_training_children(str(self._file), self._source.module, self._refuse_children, are_held=are_held)
 
@@ -555,14 +577,16 @@ class ScriptLoop:
                 else "has no DataLoader: put its data into one, or tune a build() that returns model and dataset"
             )
 
+    def _refuse_large(self, told: str) -> NoReturn:
+        """Refuse the script, which is about to change a large file; a worker tells of it by its error."""
+        if os.getpid() != self._pid:
+            raise UserCodeError(told)
+        self._refuse(told)
+
     def _refuse_children(self) -> NoReturn:
-        """End the script, which is about to train in another process."""
-        if self._end is not None:  # told by a thread
-            raise StoppedError
+        """Refuse the script, which is about to train in another process."""
         file, line, inside = place_of(sys._getframe(1), self.folder)
-        told = f"{file}:{line} trains in child processes, which are not measured: {way_out(inside)}"
-        self._end = UserCodeError(told)
-        raise StoppedError if getcurrent() is self._script else self._end
+        self._refuse(f"{file}:{line} trains in child processes, which are not measured: {way_out(inside)}")
 
     def _over(self, loader: DataLoader[Any], iterate: Callable[[DataLoader[Any]], Any]) -> Iterator[Any]:
         """Return an iterator of a loader for the script: the door itself for the one that trains."""
@@ -607,7 +631,7 @@ class ScriptLoop:
         before, given = self._given.get(site, (0, 0))
         self._fresh[site] = self._fresh.get(site, 0) + 1 if given == 1 and self.steps > before else 0
         self._given[site] = self.steps, 0
-        if self._fresh[site] >= FRESH_ITERATORS:
+        if self._fresh[site] >= FRESH_ITERATORS and not self._parts.are_doubted:
             self.stop(f"makes a new iterator each step, of the DataLoader of {site.text}: make one for an epoch")
 
     def _count(self, site: Site) -> None:
@@ -635,7 +659,9 @@ class ScriptLoop:
         return self.draws.lead is not None and self.may_lead(loader)
 
     def is_seen(self, watched: _Watched) -> bool:
-        """Return whether a loader has given batches enough to know its share."""
+        """Return whether a loader has given batches enough to know their share, and their part in the steps."""
+        if self._parts.are_doubted:
+            return False
         is_long = time.perf_counter() - watched.first > SEEN_SECONDS and len(self.draws.sites) < 2
         return is_long or self.draws.count(self._sites.get(watched.loader)) >= SEEN_BATCHES
 
@@ -643,8 +669,14 @@ class ScriptLoop:
         """Return file and line that made a loader."""
         return self._sites[loader].text if loader in self._sites else "another file"
 
-    def took(self, watched: _Watched) -> None:
+    def took(self, watched: _Watched, batch: Any) -> None:
         """Note a batch of its own that the script trains on; stop it where its rounds of several loaders differ."""
+        self._parts.note_batch(batch)
+        if self._parts.have_none:
+            self.stop(
+                f"makes no step with the batches of the DataLoader of {self.place(watched.loader)}: training does not "
+                "draw from it; train on batches of a DataLoader, and evaluate within torch.no_grad()"
+            )
         last, self.last, self._steps_at_batch = self.last, watched, self.steps
         is_mixed = last is not None and last is not watched and watched.given > 1 and self.steps > last.before
         if (site := self._sites.get(watched.loader)) is not None:
@@ -656,6 +688,7 @@ class ScriptLoop:
     def found(self, watched: _Watched) -> None:
         """Note that a loader is the one that trains, its step, and the share of its batches without any."""
         self.loader = watched.loader
+        self._parts.settle()
         self.earlier, self._training = watched.earlier, weakref.ref(watched)
         if (lead := self.draws.lead) is not None:
             self.beside = {site.key: count for site, count in self.draws.pattern.items() if site != lead}
@@ -721,7 +754,7 @@ class _Watched(Iterator[Any]):
                 if torch.is_grad_enabled():
                     self.first = self.first or time.perf_counter()
                     self.given += 1
-                    loop.took(self)
+                    loop.took(self, batch)
                 return batch
         self._batches = None  # its workers end
         loop.found(self)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
+from greenlet import getcurrent, greenlet
 
 from autotune.config import Config
 from autotune.sites import settle
@@ -16,10 +18,8 @@ from autotune.workload import Script
 
 STEPS = 20
 """Backward passes whose losses are read."""
-
-
-class _EnoughError(BaseException):
-    """Ends the script; no ``except Exception`` of its own catches it."""
+_left: list[greenlet] = []
+"""Scripts that were left: one that nothing refers to any more would be ended by an exception, and catch that."""
 
 
 def first_losses(
@@ -30,13 +30,13 @@ def first_losses(
     Random numbers begin with the ``seed``, unless the script seeds them otherwise. Where it has no autocast, it
     ``is_cast`` in the configuration's precision. Raises whatever the script raises.
     """
-    found, backward = list[float](), torch.autograd.backward
+    found, backward, here = list[float](), torch.autograd.backward, getcurrent()
 
     def go_back(tensors: Any, *given: Any, **options: Any) -> None:
         roots = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         found.append(sum(float(root.detach().sum()) for root in roots))
         if len(found) >= STEPS:
-            raise _EnoughError
+            here.switch()  # for good: nothing that the script catches keeps it going
         backward(tensors, *given, **options)
 
     random.seed(seed)
@@ -45,8 +45,8 @@ def first_losses(
     torch.autograd.backward = go_back
     settle(config, sites, script.folder, lambda site: None, is_cast=is_cast)
     sys.path.insert(0, str(script.folder))
-    try:
-        script.run()
-    except (_EnoughError, SystemExit):
-        return found
+    reading = greenlet(script.run)
+    _left.append(reading)
+    with suppress(SystemExit):
+        reading.switch()
     return found

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.config import Config
 from autotune.encoding import to_json
@@ -204,13 +204,19 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
 def _losses(message: dict[str, Any]) -> list[float]:
     """Run a script up to its twentieth loss."""
     from autotune.measure.script_losses import first_losses
+    from autotune.measure.writes import refuse_large
 
     given, config = message["script"], Config.from_document(message["config"])
     set_variables(message["usual"])
-    _held(given)
+    if _held(given) is not None:
+        refuse_large(_raise)
     config.apply_threads()
     script = Script(path=given["path"], arguments=tuple(given["arguments"]), module=given["module"])
     return first_losses(script, config, given["sites"], is_cast=message["is_cast"], seed=message["seed"])
+
+
+def _raise(told: str) -> NoReturn:
+    raise UserCodeError(told)
 
 
 def _held(given: dict[str, Any]) -> Hold | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from autotune.errors import UserCodeError
 from autotune.machine.descendants import remove_folder
@@ -126,7 +126,6 @@ def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Pa
     scratch = str(folder.parent)
     remove_folder(folder)
     folder.mkdir()
-    sys.addaudithook(_refuse_large(time.time()))
     layers, version, copies, temporary = Layers(), 0, None, None
     if sys.platform.startswith("linux") and not _needs_driver_helper():
         _limit_copies(scratch)
@@ -205,8 +204,9 @@ def _limit_copies(scratch: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
 
 
-def _refuse_large(begin: float) -> Callable[[str, tuple[Any, ...]], None]:
-    """Return a hook that raises ``UserCodeError`` where Python is about to change a large file older than ``begin``."""
+def refuse_large(refuse: Callable[[str], NoReturn]) -> None:
+    """Have ``refuse`` called where Python is about to change a large file that is there now; ``refuse`` raises."""
+    begin = time.time()
 
     def heed(event: str, given: tuple[Any, ...]) -> None:
         is_changed = event == "sqlite3.connect"
@@ -218,9 +218,9 @@ def _refuse_large(begin: float) -> Callable[[str, tuple[Any, ...]], None]:
         with suppress(OSError):
             found = os.stat(path)
             if found.st_size > LARGE and found.st_ctime < begin and not path.startswith("/dev/"):
-                raise UserCodeError(
+                refuse(
                     f"{path} is opened for writing, and has {found.st_size / 2**30:.1f} GiB: its copy would take as "
                     "much room for every start; open it for reading, or pass --allow-writes"
                 )
 
-    return heed
+    sys.addaudithook(heed)

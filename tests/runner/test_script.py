@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from greenlet import getcurrent
+from greenlet import getcurrent, greenlet
 from torch.utils.data import DataLoader
 
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.measure.batch import shallow
-from autotune.measure.script import ScriptLoop, StoppedError, _lines, _Watched
+from autotune.measure.script import ScriptLoop, _lines, _Watched
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request
 from autotune.runner import local
@@ -313,11 +313,11 @@ def test_a_script_that_is_not_there_is_said_before_anything_starts() -> None:
 
 def test_a_script_that_asks_on_another_stream_than_it_trains_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loop: Any = ScriptLoop("train.py", ())
-    loop._script, loop._cuda_stream = getcurrent(), "the default stream"
+    loop._measuring, loop._script, loop._cuda_stream = getcurrent(), greenlet(lambda _: loop.ask()), "the default one"
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "a side stream")
-    with pytest.raises(StoppedError):
-        loop.ask()
-    assert str(loop._end).startswith("train.py asks for batches within torch.cuda.stream(...)")
+    with pytest.raises(UserCodeError) as refused:
+        loop._resume(None)
+    assert str(refused.value).startswith("train.py asks for batches within torch.cuda.stream(...)")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts run in forks")
@@ -340,3 +340,143 @@ def test_the_script_may_change_the_containers_of_a_batch() -> None:
     handed["x"][1].pop("y")
     handed["z"][1].clear()
     assert batch == {"x": [1, {"y": 2}], "z": (3, [4])}
+
+
+REFUSED = {
+    "keeps": (
+        "batches = list(DataLoader(Data(80), batch_size=8))",
+        "x, y = batches[step % 10]; train((x, dict(y)))",
+        "batches that it keeps",
+    ),
+    "no loader": ("", "train((torch.ones(8, 4), {'label': torch.ones(8)}))", "has no DataLoader"),
+    "iterators": (
+        "loader = DataLoader(Data(), batch_size=8)",
+        "train(next(iter(loader)))",
+        "makes a new iterator each",
+    ),
+    "by chance": (
+        "one, other = (iter(DataLoader(Data(), batch_size=size)) for size in (8, 4))",
+        "train(next(one if step % 8 in (0, 2, 3, 5) else other))",
+        "take turns irregularly",
+    ),
+    "program": ("import subprocess", "subprocess.run([sys.executable, 'train.py'])", "trains in child processes"),
+    "large": ("", "open('large', 'r+')", "large is opened for writing, and has 2.0 GiB"),
+    "thread": (
+        "batches = iter(DataLoader(Data(), batch_size=8))",
+        "go = threading.Thread(target=lambda: train(next(batches))); go.start(); go.join()",
+        "in another thread",
+    ),
+}
+"""Scripts that are refused: what comes before the loop, its step, and the words."""
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_script_that_catches_everything_is_refused_with_the_reason(
+    name: str, written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MOST_PATIENCE", 0.0)
+    Path("large").touch()
+    os.truncate("large", 2**31)  # it takes no room
+    before, step, said = REFUSED[name]
+    loop = f"""
+{before}
+for step in range(600):
+    try:
+        {step}
+    except BaseException:
+        pass
+for batch in DataLoader(Data(), batch_size=8):
+    train(batch)
+"""
+    with pytest.raises(UserCodeError, match=said):
+        written(loop).inspect(Config())
+    os.remove("large")
+
+
+SHORT = """
+{}
+for batch in DataLoader(Data(wait=0.0005), batch_size=8, shuffle=True):
+    if step == 150:
+        sys.exit()
+    train(batch)
+    step += 1
+    {}
+"""
+REFUSES_ITS_FOLDER = "step = 0\nif os.path.exists('runs/x'): sys.exit('exists')\nos.makedirs('runs/x')"
+RESUMES = "step = int(open('step.txt').read()) if os.path.exists('step.txt') else 0"
+NOTES_STEPS = "with open('step.txt', 'w') as file: file.write(str(step))"
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("seconds", [0.0, 600.0], ids=["long start", "short start"])
+@pytest.mark.parametrize(
+    ("before", "after"), [(REFUSES_ITS_FOLDER, "pass"), (RESUMES, NOTES_STEPS)], ids=["folder", "resume"]
+)
+def test_a_script_that_finds_what_it_wrote_is_measured_beyond_its_end(
+    before: str, after: str, seconds: float, written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "KEPT_SECONDS", seconds)
+    runner = written(SHORT.format(before, after), is_alone=True)
+    runner.inspect(Config())
+    for workers in (0, 1, 0):
+        config = Config(batch_size=8, num_workers=workers)
+        found = runner.measure(config, Request(seconds=2.0, time_limit=60, target=0.0))
+        assert found.measurement is not None, found.message
+        assert found.measurement.samples_per_second * 2.0 > 150 * 8, "the script does not reach its end"
+
+
+DRAWS_FROM_AN_ARRAY = """
+inputs = torch.randn(400, 4)
+held_out = DataLoader(Data(64, 0), batch_size={size})
+def endless():
+    while True:
+        yield from held_out
+kept = endless()
+for step in range(600):
+    x = inputs[torch.randint(400, (8,))]
+    train((x, {{"label": x.sum(1)}}))
+    if step % 20 == 0:
+        {evaluate}
+"""
+SEVERAL_STEPS = """
+from torch.utils.flop_counter import FlopCounterMode
+waiting = []
+for batch in DataLoader(Data(), batch_size=8):
+    {}
+"""
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("size", "evaluate"),
+    [
+        (8, "total = sum(model(x).mean().item() for x, y in held_out)"),
+        (64, "total = sum(model(x).mean().item() for x, y in held_out)"),
+        (8, "total = model(next(iter(held_out))[0]).mean().item()"),
+        (8, "total = model(next(kept)[0]).mean().item()"),
+    ],
+    ids=["several batches", "one batch", "first batch", "next batch"],
+)
+def test_a_loader_that_only_an_evaluation_draws_from_is_refused(written: Any, size: int, evaluate: str) -> None:
+    body = DRAWS_FROM_AN_ARRAY.format(size=size, evaluate=evaluate)
+    place = f"train.py:{line_of('held_out = DataLoader', body)}"
+    said = f"makes no step with the batches of the DataLoader of {place}: training does not draw from it"
+    with pytest.raises(UserCodeError, match=said):
+        written(body).inspect(Config())
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "for _ in range(3): train((batch[0].clone() / 2, dict(batch[1])))",
+        "waiting.append(batch); x, y = waiting[-3:][0]\n    for _ in range(3): train((x, dict(y)))",
+        "for _ in range(3):\n        with FlopCounterMode(display=False): train((batch[0], dict(batch[1])))",
+        "x = batch[0].tolist()\n    for _ in range(3): train((torch.tensor(x), dict(batch[1])))",
+    ],
+    ids=["replays", "the batch before", "a mode of its own", "labels only"],
+)
+def test_a_loader_whose_batches_make_several_steps_is_the_one_that_trains(written: Any, steps: str) -> None:
+    body = SEVERAL_STEPS.format(steps)
+    assert written(body).inspect(Config()).loader_call == f"train.py:{line_of('for batch in', body)}: DataLoader"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from autotune.config import Config
 from autotune.diagnosis.notes import on_losses
 from autotune.errors import UserCodeError
+from autotune.measure.script_losses import STEPS
 from tests import examples
 from tests.scripts.holding import InTurn, in_turn
 from tests.simulated import SimulatedMachine, few_of, host, larger_batches_pay, loader_bound, tuner_of
@@ -126,3 +128,18 @@ def test_a_script_that_fails_meanwhile_keeps_its_answer() -> None:
     result = tuner_of(machine, space, facts, host(), losses=failing, opening=2.0).result()
     assert result.config.num_workers
     assert not [note for note in result.notes if "losses" in note]
+
+
+@pytest.mark.machine
+def test_a_script_that_catches_everything_is_left_once_its_losses_are_read(runner: InTurn) -> None:
+    text = LOOP.format(noise="0", seed="pass")
+    step = text[text.index("            optimizer.zero_grad()") : text.index("        open(")]
+    caught = (
+        f"            try:\n{textwrap.indent(step, '    ')}            except BaseException:\n                pass\n"
+    )
+    Path("train.py").write_text(text.replace(step, caught).replace("range(100)", "range(2)"))
+    runner.turn_to(Path("train.py"))
+    try:
+        assert len(runner.losses(OWN, 60)) == STEPS
+    finally:
+        runner.end_session()
