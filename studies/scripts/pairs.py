@@ -1,14 +1,15 @@
 """Record pairs of scripts: a case that misleads, and its harmless twin, in which workers truly gain.
 
-    python studies/scripts/pairs.py [--only stream shards_harmless] [--budget 30s] [--output FOLDER]
+    python studies/scripts/pairs.py [--only stream shards_harmless] [--budget 60s] [--output FOLDER]
 
 Adds rows to ``pairs.csv`` beside this script, or in another folder. Scripts that are there already are left out: delete
-the file to begin anew. Two scripts run beside each other; twenty take some twenty-five minutes.
+the file to begin anew. Two scripts run beside each other; twenty take some twenty minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import sys
@@ -55,7 +56,7 @@ class Epoch(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record pairs of scripts: one misleads, one is harmless.")
     parser.add_argument("--only", nargs="+", choices=[*NAMES, *SCRIPTS], default=NAMES, metavar="NAME")
-    parser.add_argument("--budget", default="30s", help="what autotune may take for each script")
+    parser.add_argument("--budget", default="60s", help="what autotune may take for each script")
     parser.add_argument("--output", type=Path, default=HERE, help="folder to write")
     options = parser.parse_args()
     table = options.output / "pairs.csv"
@@ -85,7 +86,7 @@ def tuned(folder: str, script: str, budget: str) -> dict[str, Any]:
     """Tune a script; where the answer is faster, train with and without it by turns, else once with each."""
     plain = [trained(folder, [sys.executable, script])]
     anew(folder)
-    run(folder, tuner("run", "--budget", budget, script))
+    told = json.loads(run(folder, tuner("run", "--budget", budget, "--json", script)))
     config = load_config(Path(folder, "autotune.yaml"))
     measured = config.measured
     assert measured
@@ -95,17 +96,18 @@ def tuned(folder: str, script: str, budget: str) -> dict[str, Any]:
         if turn:
             plain.append(trained(folder, [sys.executable, script]))
         applied.append(trained(folder, tuner("apply", "autotune.yaml", script)))
-    low, high = measured.get("speedup_ci95") or (None, None)
+    promise = measured.get("speedup_ci95") or (None, None)
     return {
         "verdict": measured["verdict"],
         "settings": " ".join(f"{key}={value}" for key, value in config.dataloader_kwargs().items()),
         "present_rate": (measured.get("baseline") or measured)["samples_per_second"],
         "file_rate": measured["samples_per_second"],
-        "promised_low": low,
+        "promised_low": promise[0],
         "promised": measured.get("speedup"),
-        "promised_high": high,
-        **(kept(plain, applied, low) if is_faster else {}),
+        "promised_high": promise[1],
+        **(kept(plain, applied, promise[0]) if is_faster else {}),
         **batches(config, plain[0], applied[0]),
+        "message": "; ".join([told["stop_reason"], *told["notes"]]),
     }
 
 
