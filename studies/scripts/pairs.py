@@ -96,7 +96,7 @@ def tuned(folder: str, script: str, budget: str) -> dict[str, Any]:
         if turn:
             plain.append(trained(folder, [sys.executable, script]))
         applied.append(trained(folder, tuner("apply", "autotune.yaml", script)))
-    promise = measured.get("speedup_ci95") or (None, None)
+    promise: list[Any] = measured.get("speedup_ci95") or [None, None]
     return {
         "verdict": measured["verdict"],
         "settings": " ".join(f"{key}={value}" for key, value in config.dataloader_kwargs().items()),

@@ -28,6 +28,7 @@ class Spectra(Dataset):
 
 def main():
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     cache = tempfile.TemporaryDirectory()
     dataset = Spectra(cache.name)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 2))

@@ -33,6 +33,7 @@ def evaluate(model, loader):
 
 def main():
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     train_loader = DataLoader(Readings(800, 0.004), batch_size=16, shuffle=True)
     test_loader = DataLoader(Readings(HELD_OUT, HELD_OUT_SECONDS), batch_size=16)
     model = nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))

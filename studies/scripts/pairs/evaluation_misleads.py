@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-HELD_OUT, HELD_OUT_SECONDS = 120, 0.008
+HELD_OUT, HELD_OUT_SECONDS = 80, 0.008
 
 
 class Readings(Dataset):
@@ -33,7 +33,8 @@ def evaluate(model, loader):
 
 def main():
     torch.manual_seed(0)
-    train_loader = DataLoader(Readings(480, 0.004), batch_size=16, shuffle=True)
+    torch.set_num_threads(1)
+    train_loader = DataLoader(Readings(800, 0.002), batch_size=16, shuffle=True)
     test_loader = DataLoader(Readings(HELD_OUT, HELD_OUT_SECONDS), batch_size=16)
     model = nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

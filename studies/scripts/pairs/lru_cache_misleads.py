@@ -27,6 +27,7 @@ class Recordings(Dataset):
 
 def main():
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     train_loader = DataLoader(Recordings(), batch_size=10, shuffle=True)

@@ -27,6 +27,7 @@ class Samples(Dataset):
 
 def main():
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     samples = Samples()
     if OUTPUT.exists():
         sys.exit(f"{OUTPUT} exists: name another folder")

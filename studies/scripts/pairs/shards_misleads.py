@@ -33,6 +33,7 @@ class Shards(IterableDataset):
 
 def main():
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     folder = Path("shards")
     write_shards(folder)
     loader = DataLoader(Shards(folder), batch_size=16)

@@ -21,6 +21,7 @@ class Clicks(IterableDataset):
 
 def main():
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     clicks = DataLoader(Clicks(), batch_size=16)
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1), nn.Flatten(0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
