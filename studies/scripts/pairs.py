@@ -1,6 +1,6 @@
 """Record pairs of scripts: a case that misleads, and its harmless twin, in which workers truly gain.
 
-    python studies/scripts/pairs.py [--only stream shards_harmless] [--budget 60s] [--output FOLDER]
+    python studies/scripts/pairs.py [--only stream shards_harmless] [--budget 60s] [--beside 2] [--output FOLDER]
 
 Adds rows to ``pairs.csv`` beside this script, or in another folder. Scripts that are there already are left out: delete
 the file to begin anew. Two scripts run beside each other; twenty take some twenty minutes.
@@ -28,8 +28,6 @@ SCRIPTS = sorted(path.stem for path in PAIRS.glob("*.py"))
 NAMES = sorted({name.rpartition("_")[0] for name in SCRIPTS})
 EPOCHS = {"EPOCHS": "4"}
 TURNS = 2
-BESIDE = 2
-"""Scripts that run at a time."""
 EPOCH = re.compile(
     r"^epoch \d+: \S+ samples/s, (?P<seconds>\S+) s, batch (?P<batch>\d+)(?:, evaluation (?P<evaluation>\S+) s)?$",
     re.MULTILINE,
@@ -57,11 +55,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Record pairs of scripts: one misleads, one is harmless.")
     parser.add_argument("--only", nargs="+", choices=[*NAMES, *SCRIPTS], default=NAMES, metavar="NAME")
     parser.add_argument("--budget", default="60s", help="what autotune may take for each script")
+    parser.add_argument("--beside", type=int, default=2, metavar="N", help="scripts that run at a time (default: 2)")
     parser.add_argument("--output", type=Path, default=HERE, help="folder to write")
     options = parser.parse_args()
     table = options.output / "pairs.csv"
     wanted = [name for name in SCRIPTS if {name, name.rpartition("_")[0]} & set(options.only)]
-    with ThreadPoolExecutor(BESIDE) as pool:
+    with ThreadPoolExecutor(options.beside) as pool:
         tasks = [pool.submit(row_of, name, options.budget) for name in wanted if name not in recorded(table)]
         for task in as_completed(tasks):
             row = task.result()
