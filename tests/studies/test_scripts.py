@@ -116,3 +116,24 @@ def test_the_search_that_runs_on_real_machines_comes_near_the_optimum(monkeypatc
     assert len(rows) == compare.TRIALS
     assert rows[-1]["regret"] <= 0.05
     assert not {outcome for _, _, outcome, _ in machine.attempts} - {Outcome.OK}
+
+
+def test_every_pair_has_a_script_that_misleads_and_a_harmless_twin() -> None:
+    pairs = script("scripts", "pairs")
+    assert len(pairs.NAMES) == 10
+    assert sorted(f"{name}_{kind}" for name in pairs.NAMES for kind in pairs.KINDS) == pairs.SCRIPTS
+
+
+def test_the_gain_that_a_pair_keeps_is_that_of_the_time_of_all_epochs() -> None:
+    pairs = script("scripts", "pairs")
+    plain = [[pairs.Epoch(4.0, 2.0, 8), pairs.Epoch(2.0, 2.0, 16)]] * 2
+    applied = [[pairs.Epoch(1.0, 2.0, 8), pairs.Epoch(1.0, 2.0, 8)]] * 2
+    found = pairs.kept(plain, applied, 2.0)
+    assert [found[key] for key in ("kept", "kept_to_low", "kept_later")] == [3.0, 1.5, 2.0]
+    assert found["kept_with_evaluation"] == round(10 / 6, 3)
+    config = Config(batch_size=8, measured={"baseline": {"batch_size": 8}})
+    assert pairs.batches(config, plain[0], applied[0])["batches_kept"] is False
+    assert pairs.batches(config, plain[0], plain[0])["batches_kept"] is True
+    assert pairs.batches(Config(batch_size=16, measured=config.measured), plain[0], applied[0])["batches_kept"] == (
+        "changed by the answer"
+    )
