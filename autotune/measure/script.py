@@ -671,6 +671,8 @@ class ScriptLoop:
 
     def took(self, watched: _Watched, batch: Any) -> None:
         """Note a batch of its own that the script trains on; stop it where its rounds of several loaders differ."""
+        if getcurrent() is not self._script:
+            self._parts.settle()  # steps in other threads than the batches' are not followed
         self._parts.note_batch(batch)
         if self._parts.have_none:
             self.stop(
