@@ -498,6 +498,9 @@ class FakeStream:
     def comes_again(self) -> bool:
         return True
 
+    def cut_epoch(self, in_flight: int) -> None:
+        """Go on, as a stream without a sampler does."""
+
     def close(self) -> None:
         """Do nothing: there are no processes."""
 

@@ -69,6 +69,9 @@ class SimulatedPipeline:
     def comes_again(self) -> bool:
         return True
 
+    def cut_epoch(self, in_flight: int) -> None:
+        """Go on, as a stream without a sampler does."""
+
     @property
     def steps_left(self) -> int | None:
         return None if self.epoch_batches is None else self.epoch_batches - len(self._given)
@@ -197,6 +200,9 @@ class ReadyBatches:
     def __init__(self, epoch_batches: int) -> None:
         self.epoch_batches = epoch_batches
         self._given = 0
+
+    def cut_epoch(self, in_flight: int) -> None:
+        """Go on, as a stream without a sampler does."""
 
     def __next__(self) -> torch.Tensor:
         self._given += 1

@@ -197,6 +197,8 @@ class TimedSampler:
         """Seconds that passing over indices has taken, at the beginning of the epoch."""
         self.units = list[list[Any]]()
         """The units that came twice."""
+        self.is_over = False
+        """Whether the epoch is to end here."""
 
     def __iter__(self) -> Iterator[Any]:
         begin = time.perf_counter()
@@ -215,11 +217,13 @@ class TimedSampler:
         if place is None:
             starts = sorted(range(0, len(passed), unit), key=lambda start: start // unit * GOLDEN % 1.0)
             first, passed = [index for start in starts for index in passed[start : start + unit]] or first, []
-        self.skipping_seconds = time.perf_counter() - ordered
-        rest = itertools.chain(first, indices, passed)
+        self.skipping_seconds, self.is_over = time.perf_counter() - ordered, False
+        rest: Iterator[Any] = itertools.chain(first, indices, passed)
         if self._again_after:
-            return self._again(rest, self._again_after)
-        return self._each_twice(rest) if self.is_twice else rest
+            rest = self._again(rest, self._again_after)
+        elif self.is_twice:
+            rest = self._each_twice(rest)
+        return itertools.takewhile(lambda _: not self.is_over, rest)
 
     def _each_twice(self, indices: Iterator[Any]) -> Iterator[Any]:
         while unit := list(itertools.islice(indices, self._unit)):
@@ -428,6 +432,8 @@ class BatchStream:
         if isinstance(epoch_batches, float) and self._said is not None:
             self._most = max(1, int(self._said * epoch_batches))
         self._gone = counter.built
+        self._cut: int | None = None
+        """Batches of the current epoch, where it ends before its time."""
         self._taken = [0] * len(self._gone)
         """Batches of each worker that were handed out in the current epoch."""
         self._ran_out = False
@@ -461,7 +467,7 @@ class BatchStream:
     def __next__(self) -> Any:
         """Return the next batch, of the next epoch where this one has ended."""
         begin = time.perf_counter()  # ending an epoch, and its workers, is part of starting the next
-        if self._iterator is not None and self.position != self._most:
+        if self._iterator is not None and self.position not in (self._most, self._cut):
             try:
                 return self._count(next(self._iterator))
             except StopIteration:
@@ -475,7 +481,7 @@ class BatchStream:
         if set_epoch:
             set_epoch(self.epochs)  # as training has to, for another order in each
         self._gone = self._counter.built
-        self._taken = [0] * len(self._gone)
+        self._taken, self._cut = [0] * len(self._gone), None
         self._iterator = iter(self._loader)  # as trainers do: workers of an epoch that was cut short end after that
         workers = frozenset(worker.pid for worker in getattr(self._iterator, "_workers", ()))
         if workers != self._noted:  # so that nothing of theirs is left should they fail
@@ -527,7 +533,13 @@ class BatchStream:
     @property
     def steps_left(self) -> int | None:
         """Batches left in the current epoch, ``None`` while the length of an epoch is not known."""
-        return None if self.epoch_batches is None else self.epoch_batches - self.position
+        batches = self.epoch_batches if self._cut is None else self._cut
+        return None if batches is None else batches - self.position
+
+    def cut_epoch(self, in_flight: int) -> None:
+        """End the epoch with the batches that its workers were asked for; one without a sampler goes on."""
+        if self._timed_sampler is not None and (left := self.steps_left) is not None and left > in_flight:
+            self._timed_sampler.is_over, self._cut = True, self.position + in_flight
 
     @property
     def epoch_samples(self) -> int | None:

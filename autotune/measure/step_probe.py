@@ -82,9 +82,13 @@ def open_step(
     step = step or TrainingStep(workload, config, device, group)
     found = _resident_batches(workload, config, device, place)
     end, first_step_seconds = _take_first_step(step, *found[0], device, group)
-    count, clock, begin = min(group.gather(len(found))), device.clock, device.clock()
+
+    def now() -> float:
+        return device.clock() + device.passed  # a script that evaluates meanwhile is to take no longer
+
+    count, clock, begin = min(group.gather(len(found))), device.clock, now()
     launches, steps, least = list[float](), list[float](), 2 if device.is_asynchronous else 0
-    for _ in group.together(lambda: len(steps) >= max(least, count - 1) or clock() - begin > ROUND_SECONDS):
+    for _ in group.together(lambda: len(steps) >= max(least, count - 1) or now() - begin > ROUND_SECONDS):
         called = clock()
         end = step(*found[(len(steps) + 1) % count])[-1]
         # no step is on its way, for which the host would wait; the first takes memory anew
@@ -93,8 +97,8 @@ def open_step(
         steps.append(clock() - called)
     found, ends = found[: min(count, len(steps) + 1)], [end]
     ahead = steps_ahead(device, min(steps, default=0.0))
-    before, begin = snapshot(job=group.job, gpu=device.gpu), clock()
-    for _ in group.together(lambda: _is_warm(len(ends), clock() - begin)):
+    before, begin = snapshot(job=group.job, gpu=device.gpu), now()
+    for _ in group.together(lambda: _is_warm(len(ends), now() - begin)):
         ends.append(step(*found[(len(ends) - 1) % len(found)])[-1])
         device.wait(ends[-1 - min(ahead, len(ends) - 1)])
     gpu = device.gpu.read() if device.gpu else None  # while it works

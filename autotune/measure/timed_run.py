@@ -327,6 +327,8 @@ class TimedRun:
         """Open a window, of whole epochs where one is known to last so long at most."""
         if whole_epochs := self._epoch_lasts(longest_epoch):
             self.advance(self._group.left)
+            if self._group.size == 1:
+                self.batches.cut_epoch(self.in_flight)
             if self.batches.steps_left != 0:
                 self._finish_epoch()
         self._next_look = self._next_hopeless_look = self._stall = 0.0
