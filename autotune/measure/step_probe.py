@@ -42,6 +42,8 @@ ROUND_SECONDS = 0.5
 WARM_SECONDS = 0.6
 """How long the model runs on resident batches before the loader exists, once it has made ten steps."""
 WARM_STEPS = 10
+BRIEF_SECONDS, MANY_STEPS = 0.3, 100
+"""How long it runs on a CPU where steps are so short that it makes many of them."""
 WARM_CAP_SECONDS = 4.0
 """How long it runs at most, where steps are slow; three steps are always made."""
 MOST_SKIPPED = 17
@@ -98,7 +100,7 @@ def open_step(
     found, ends = found[: min(count, len(steps) + 1)], [end]
     ahead = steps_ahead(device, min(steps, default=0.0))
     before, begin = snapshot(job=group.job, gpu=device.gpu), now()
-    for _ in group.together(lambda: _is_warm(len(ends), now() - begin)):
+    for _ in group.together(lambda: _is_warm(len(ends), now() - begin, device)):
         ends.append(step(*found[(len(ends) - 1) % len(found)])[-1])
         device.wait(ends[-1 - min(ahead, len(ends) - 1)])
     gpu = device.gpu.read() if device.gpu else None  # while it works
@@ -230,8 +232,10 @@ def _take_first_step(step: Step, batch: Any, samples: int, device: Device, group
     return end, seconds[0]
 
 
-def _is_warm(steps: int, seconds: float) -> bool:
+def _is_warm(steps: int, seconds: float, device: Device) -> bool:
     least = WARM_SECONDS if steps >= WARM_STEPS else WARM_CAP_SECONDS
+    if steps >= MANY_STEPS and not device.is_asynchronous:
+        least = BRIEF_SECONDS
     return steps >= 3 and seconds >= least
 
 

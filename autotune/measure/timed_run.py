@@ -43,6 +43,8 @@ QUEUES = 2
 """Fewest queues of prefetched batches in it: the first was built before, and tells nothing of the workers now."""
 LONGEST = 3.0
 """How many times the length that was asked for a window may last, for bursts or stalls enough to tell the rate."""
+NEARLY = 0.8
+"""Share of that length at which a window of whole epochs is long enough: the next epoch would end far beyond it."""
 LEAST_PARTS = 3
 """Bursts of which even that window is made however long they take, and steps where no data is awaited."""
 EXTENSION = 1.5
@@ -280,7 +282,8 @@ class TimedRun:
             return False
         steps, burst = len(self.log.marks) - window.first, self._burst(window)
         elapsed = ends[-1] - self.device.seconds(self._origin, window.mark)
-        if elapsed >= self.request.seconds or (not window.whole_epochs and self._nears_epoch_end(window)):
+        least = (NEARLY if window.whole_epochs else 1.0) * self.request.seconds
+        if elapsed >= least or (not window.whole_epochs and self._nears_epoch_end(window)):
             return window.whole_epochs or self._has_whole_cycles(window, elapsed)
         if elapsed < MIN_WINDOW_SECONDS or steps < self._next_look:
             return False

@@ -30,9 +30,11 @@ PROBE_SHARE = 0.3
 """Share of the budget left after the baseline, after which no further probe is taken."""
 OPTIONS_SHARE = 0.15
 """The addition to it where further options of the step may be used."""
+LEAST_LOOKS = 2
+"""Looks without which nothing is proposed: at the loader and at the step."""
 FIRST_TRIALS = 3
 """Trials, the baseline included, before which the time of a proof is kept free only for a gain."""
-LEAST_CAP, LARGEST_CAP = 1.5, 5.0
+LEAST_CAP, LARGEST_CAP = 1.0, 5.0
 """Bounds on a trial's longest window, in seconds."""
 LOOK_LIMIT, LOOK_SHARE, LEAST_LOOK = 60.0, 0.15, 8.0
 """Seconds after which a probe is given up, and a trial like a failed one: a share of the budget at most, unless the
@@ -214,6 +216,9 @@ class Agenda:
             return None
         unsure = self.known.unsure_step if stop is None else None
         if planned := next_probe(known, space) or (unsure and ("compute", unsure)):
+            is_needed = stop is not None or len(self.known.probes) < LEAST_LOOKS
+            if not is_needed and run.left < self._look_seconds(planned[1]) + self._least_proof:
+                return None
             return Look(*planned, again=sum(bool(each.attempt.found) for each in known.looks_at(*planned)))
         return Look(lost.part, lost.config, why=f"waiting, to try again: {lost.attempt.message}") if lost else None
 
@@ -331,17 +336,31 @@ class Agenda:
 
     @property
     def confirmation_seconds(self) -> float:
-        """Seconds set aside for the proof: one round at first, then its usual time, three rounds for a gain.
+        """Seconds set aside for the proof: three rounds at first, then its usual time, three rounds for a gain.
 
         After the first proof, those of the answer for the other objective too: it comes before a little more gain.
         """
         is_gain = self._fastest is not self.known.baseline
         if not is_gain and len(self.known.trials) <= FIRST_TRIALS:
-            return self.plan.base_round
+            return self._least_proof
         if self.run.proven is not None:
             return self.proof_seconds + (self._other_seconds if self.known.setup.space.other else 0.0)
         usual = min(CONFIRM_SHARE * self.run.budget, CONFIRM_ROUNDS * self.plan.base_round)
         return max(usual, min(self.proof_seconds, PROOF_SHARE * self.run.budget) if is_gain else 0.0)
+
+    def _look_seconds(self, config: Config) -> float:
+        """Return the seconds of a look, in the session of the baseline or in a process of its own."""
+        base, keys = self.known.baseline.config, self.known.observations.step_key
+        is_open = keys(config).threads == keys(base).threads
+        return LOOK_SECONDS + (0.0 if is_open else self.plan.start)
+
+    @property
+    def _least_proof(self) -> float:
+        """Seconds set aside before any gain is known: three rounds where there was time for them, else one."""
+        run, one = self.run, self.plan.base_round
+        since = run.spent if run.looking is None else run.looking
+        most = min(run.budget - since - LEAST_LOOKS * LOOK_SECONDS, PROOF_SHARE * run.budget)
+        return min(most, LEEWAY * LEAST_ROUNDS * one) if LEEWAY * most >= LEAST_ROUNDS * one else one
 
     @property
     def proof_seconds(self) -> float:

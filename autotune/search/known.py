@@ -229,8 +229,10 @@ class Known:
         Where nothing beside the baseline has given a number, the most promising one even though it may not win.
         ``None`` when none is left.
         """
-        if self.needs_baseline:
-            return self.setup.space.base
+        return self.setup.space.base if self.needs_baseline else self._proposal
+
+    @property
+    def _proposal(self) -> Config | None:
         proposal = self.forecast.proposal()
         return proposal if proposal or self.rivals else self.forecast.most_promising()
 
@@ -238,7 +240,7 @@ class Known:
     def candidate(self) -> Config | None:
         """The next configuration, where no trial came near the baseline; ``None`` otherwise, or where none is left."""
         near = CLEARLY_SLOWER * (self.baseline.rate or 0.0)
-        return None if any((trial.rate or 0.0) >= near for trial in self.rivals) else self.following
+        return None if any((trial.rate or 0.0) >= near for trial in self.rivals) else self._proposal
 
     def finalists(self, most: int, is_sound: Callable[[Trial], bool] = lambda trial: True) -> tuple[Trial, ...]:
         """Return the sound trials that may be the answer, ``most`` at most, without the baseline.

@@ -1,6 +1,6 @@
 """Record pairs of scripts: a case that misleads, and its harmless twin, in which workers truly gain.
 
-    python studies/scripts/pairs.py [--only stream shards_harmless] [--budget 60s] [--beside 2] [--output FOLDER]
+    python studies/scripts/pairs.py [--only stream shards_harmless] [--budget 30s] [--beside 2] [--output FOLDER]
 
 Adds rows to ``pairs.csv`` beside this script, or in another folder. Scripts that are there already are left out: delete
 the file to begin anew. Two scripts run beside each other; twenty take some twenty minutes.
@@ -54,7 +54,7 @@ class Epoch(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record pairs of scripts: one misleads, one is harmless.")
     parser.add_argument("--only", nargs="+", choices=[*NAMES, *SCRIPTS], default=NAMES, metavar="NAME")
-    parser.add_argument("--budget", default="60s", help="what autotune may take for each script")
+    parser.add_argument("--budget", default="30s", help="what autotune may take for each script")
     parser.add_argument("--beside", type=int, default=2, metavar="N", help="scripts that run at a time (default: 2)")
     parser.add_argument("--output", type=Path, default=HERE, help="folder to write")
     options = parser.parse_args()

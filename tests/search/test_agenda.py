@@ -187,7 +187,7 @@ class HangingOnce(SimulatedMachine):
 
 
 def test_a_trial_that_the_end_of_the_budget_cut_off_is_no_failure() -> None:
-    run = Run(HangingOnce(cost=loader_bound, seconds=4.0), budget=40.0)
+    run = Run(HangingOnce(cost=loader_bound, seconds=4.0), budget=60.0)
     assert len(run.machine.calls) == 2
     assert run.machine.calls[1][1].time_limit < 30.0
     assert [trial.outcome for trial in run.study.known.trials] == [Outcome.OK]

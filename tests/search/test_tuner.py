@@ -310,7 +310,7 @@ def test_a_gain_is_proven_on_a_machine_that_is_always_busy_and_the_disturbance_i
 def test_fewer_than_three_rounds_are_no_answer_and_tell_no_factor(is_busy: bool) -> None:
     outcome = Outcome.SUSPECT if is_busy else None
     machine = SimulatedMachine(cost=loader_bound, fails=lambda config: outcome, seconds=6.0)
-    result = tuned(machine, budget=45.0)
+    result = tuned(machine, budget=35.0)
     assert (result.verdict, result.rounds < 3) == (Verdict.UNDECIDED, True)
     assert (result.config, result.speedup) == (result.baseline, 1.0)
     assert " times " not in verdict_sentence(result)
