@@ -33,6 +33,8 @@ from autotune.workload import Workload
 
 RELEVANT_GROWTH = 0.02
 """Growth of the workers' memory over an epoch, as a share of the machine's, that matters."""
+READING_SHARE = 0.5
+"""Share of a window's length in which samples are read first, where the window is to be of later epochs."""
 UNCREDITED = 0.05
 """Share of the batches, built before the window or in it without use, from which a note says so."""
 
@@ -42,7 +44,7 @@ def measure(
 ) -> Measurement:
     """Time real training steps of one configuration, loader included; of several ranks each measures itself."""
     seed = secrets.randbits(31) if request.seed is None else request.seed
-    again_after = request.seconds if request.later_epochs and config.keeps_readers else None
+    again_after = READING_SHARE * request.seconds if request.later_epochs and config.keeps_readers else None
     stream = open_stream(workload, config, begin_anywhere(group.tell(seed)), again_after=again_after)
     known = open_segments(os.getpid())
     warm.step.non_blocking, warm.step.stream = config.pin_memory, stream  # it may have been opened for another loader

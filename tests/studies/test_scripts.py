@@ -137,3 +137,20 @@ def test_the_gain_that_a_pair_keeps_is_that_of_the_time_of_all_epochs() -> None:
     assert pairs.batches(Config(batch_size=16, measured=config.measured), plain[0], applied[0])["batches_kept"] == (
         "changed by the answer"
     )
+
+
+def test_claims_of_pairs_are_kept_and_their_figures_are_those_of_the_table() -> None:
+    rows = pandas.read_csv(STUDIES / "scripts" / "pairs.csv")
+    claims = rows[rows.verdict == "faster"]
+    assert set(rows.verdict) == {"faster", "undecided"}
+    assert sorted(rows.script) == script("scripts", "pairs").SCRIPTS
+    assert rows.batches_kept.all()
+    assert (len(claims), (claims.kind == "harmless").sum()) == (10, 8)
+    assert claims.kept_to_low.min() >= 0.95
+    text = (STUDIES / "scripts" / "README.md").read_text("utf-8")
+    ends = f"{claims.kept_to_low.min():.2f} to {claims.kept_to_low.max():.2f}"
+    assert f"{ends} times the lower end of their interval, {claims.kept_to_low.median():.2f} in the median" in text
+    for row in claims.itertuples():
+        cell = f"faster, {row.promised:.2f} ({row.promised_low:.2f} to {row.promised_high:.2f}); {row.kept:.2f}"
+        name = row.script.rpartition("_")[0]
+        assert any(line.startswith(f"| {name} | ") and cell in line for line in text.splitlines()), row.script

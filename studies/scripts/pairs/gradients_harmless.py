@@ -12,7 +12,7 @@ SAMPLE, STEP = 0.004, 0.002
 
 class Signals(Dataset):
     def __len__(self):
-        return 800
+        return 240
 
     def __getitem__(self, index):
         time.sleep(SAMPLE)  # read
