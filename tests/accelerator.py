@@ -548,7 +548,7 @@ def on_card(card: Card, job: Job) -> Iterator[None]:
     with (
         patch.object(step_probe, "open_reader", inline),
         patch.object(numerics_probe, "open_reader", inline),
-        patch.object(benchmark, "open_stream", lambda workload, config, place: FakeStream(card, job, config)),
+        patch.object(benchmark, "open_stream", lambda workload, config, place, **_: FakeStream(card, job, config)),
         patch.object(
             loader_probe,
             "look_at_loader",

@@ -142,7 +142,6 @@ class ScriptLoop:
         """Those before the script was started last."""
         self._error_at: int | None = None
         """Steps after which the script has ended by an error."""
-        self._is_measured = False
         self._pause: Mark | None = None
         """When the script began to do something that is no training."""
         self._built = 0
@@ -188,7 +187,6 @@ class ScriptLoop:
         sys.path.insert(0, str(self.folder))
         self._measuring = getcurrent()
         self._launch()
-        self._is_measured = True
 
     def hand(self, batch: Any) -> None:
         """Let the script train on a batch, until it asks for the next; start it again where it has ended.
@@ -671,7 +669,7 @@ class ScriptLoop:
 
     def took(self, watched: _Watched, batch: Any) -> None:
         """Note a batch of its own that the script trains on; stop it where its rounds of several loaders differ."""
-        if getcurrent() is not self._script:
+        if threading.current_thread() is not threading.main_thread():
             self._parts.settle()  # steps in other threads than the batches' are not followed
         self._parts.note_batch(batch)
         if self._parts.have_none:

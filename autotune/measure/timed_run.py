@@ -44,7 +44,7 @@ QUEUES = 2
 LONGEST = 3.0
 """How many times the length that was asked for a window may last, for bursts or stalls enough to tell the rate."""
 NEARLY = 0.8
-"""Share of that length at which a window of whole epochs is long enough: the next epoch would end far beyond it."""
+"""Share of the length that was asked for at which a window of whole epochs may end, where one more would end beyond."""
 LEAST_PARTS = 3
 """Bursts of which even that window is made however long they take, and steps where no data is awaited."""
 EXTENSION = 1.5
@@ -282,8 +282,13 @@ class TimedRun:
             return False
         steps, burst = len(self.log.marks) - window.first, self._burst(window)
         elapsed = ends[-1] - self.device.seconds(self._origin, window.mark)
-        least = (NEARLY if window.whole_epochs else 1.0) * self.request.seconds
-        if elapsed >= least or (not window.whole_epochs and self._nears_epoch_end(window)):
+        epoch = elapsed / max(1, self.batches.epochs - window.epochs) if window.whole_epochs else 0.0
+        is_nearly_over = epoch > (1 - NEARLY) * self.request.seconds and elapsed >= NEARLY * self.request.seconds
+        if (
+            elapsed >= self.request.seconds
+            or is_nearly_over
+            or (not window.whole_epochs and self._nears_epoch_end(window))
+        ):
             return window.whole_epochs or self._has_whole_cycles(window, elapsed)
         if elapsed < MIN_WINDOW_SECONDS or steps < self._next_look:
             return False

@@ -72,6 +72,7 @@ def sleeping() -> LoaderTrace:
 # --- what building a batch takes ---
 
 
+@pytest.mark.timed
 def test_a_batch_takes_the_time_of_its_samples_in_a_worker() -> None:
     dataset, seconds = Sleeping(), 3 * SECONDS
     trace = look(dataset, seconds=seconds)

@@ -396,7 +396,7 @@ for batch in DataLoader(Data(), batch_size=8):
 
 SHORT = """
 {}
-for batch in DataLoader(Data(wait=0.0005), batch_size=8, shuffle=True):
+for batch in DataLoader(Data(wait=0.0001), batch_size=8, shuffle=True):
     if step == 150:
         sys.exit()
     train(batch)
