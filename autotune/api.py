@@ -250,8 +250,7 @@ def tune(
             from autotune.search.tuner import Tuner
 
             setup = Setup(space=space, facts=facts, host=host, memory_limit=memory_limit)
-            losses = runner.losses if isinstance(workload, Script) else None
-            tuner = Tuner(runner, setup, time, messages, trials, proposes, opening, seed, losses, loading=loading)
+            tuner = Tuner(runner, setup, time, messages, trials, proposes, opening, seed, loading)
             result = _result(tuner, storage)
     if shows:
         say(in_python("\n".join(filter(None, (answer_text(result), change_text(result), alternative_text(result))))))

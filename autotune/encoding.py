@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.probes import Anatomy, ComputeProbe, GradientNoise, LoaderTrace, NumericsCheck, Trace
+from autotune.probes import Anatomy, ComputeProbe, FirstLosses, GradientNoise, LoaderTrace, NumericsCheck, Trace
 from autotune.records import Measurement
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ PAYLOADS: Mapping[str, type[Any]] = {
     "loader": LoaderTrace,
     "numerics": NumericsCheck,
     "noise": GradientNoise,
+    "losses": FirstLosses,
     "anatomy": Anatomy,
     "trace": Trace,
 }

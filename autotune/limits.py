@@ -111,37 +111,6 @@ class Budget:
         return max(0.0, self.seconds - self.spent)
 
 
-@dataclass(slots=True)
-class Pace:
-    """The time for measurements that cost about the same."""
-
-    budget: Budget
-    end: float
-    """Seconds since the budget's start."""
-    cost: float
-    """Seconds of a measurement, until the first has ended."""
-    measured: int = 0
-    """Measurements so far."""
-    begin: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.begin = self.budget.spent
-
-    @property
-    def left(self) -> float:
-        """Seconds, below zero where they are over."""
-        return self.end - self.budget.spent
-
-    def allows(self, measurements: float, rounds: int) -> bool:
-        """Return whether there is time for so many more measurements, when so many rounds were tried.
-
-        The first round may begin where half of its time is left: without one nothing is compared.
-        """
-        cost = (self.budget.spent - self.begin) / self.measured if self.measured else self.cost
-        share = 1.0 if rounds else 0.5
-        return share * measurements * cost <= self.left
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
     """The share of memory to leave free, and the most memory for training."""

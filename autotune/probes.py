@@ -176,6 +176,14 @@ class GradientNoise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLosses:
+    """The first losses of a script that was started anew."""
+
+    losses: tuple[float, ...]
+    """The losses, in order; fewer than usual where the script ends before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeShare:
     """A function, and how much of the time of building batches is spent in it alone."""
 

@@ -12,10 +12,22 @@ from typing import Any, Literal
 from autotune.config import Config, load_config
 from autotune.diagnosis.notes import on_uneven_workers
 from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
-from autotune.limits import GRACE, Budget, Pace, parse_duration
+from autotune.limits import GRACE, Budget, parse_duration
 from autotune.messages import Messages, Progress
-from autotune.proof import Confirmation, Place, Rounds, Standing, finalists_for, shown_uneven, standing_of
-from autotune.records import Attempt, Measurement, Request, Runner, Trial
+from autotune.proof import (
+    Confirmation,
+    Place,
+    Proof,
+    Standing,
+    Turn,
+    confirmation_of,
+    finalists_for,
+    follow,
+    has_time,
+    shown_uneven,
+    standing_of,
+)
+from autotune.records import Measurement, Request, Runner, Trial
 from autotune.result import Check, Promise
 from autotune.runner.local import ProcessRunner
 from autotune.stats import Interval, around, mean_rate, shows_gain
@@ -80,66 +92,45 @@ def compare(
 
     Raises ``NothingFeasibleError`` when one of them cannot be measured.
     """
-    rounds = _Rounds(budget, messages, later_epochs=promise.later_epochs)
-    if promise.baseline is None:
-        if measured := _measured_alone(runner, promise.config, rounds, seed):
-            return _limited(_check_of_rate(promise, measured, notes), [standing_of(promise.config, measured)], rounds)
-    else:
-        found = Rounds(
-            runner,
-            promise.baseline,
-            [promise.config],
-            rounds.next_request,
-            has_time=rounds.pace.allows,
-            baselines=finalists_for(budget.left / PROCESS_SECONDS)[1],
-            seed=seed,
-            on_attempt=rounds.note,
-        ).run(runner.close)
-        if found is not None and found.answer is not None:
-            return _limited(_check_of_gain(promise, found, notes), [found.standing(0), found.baseline], rounds)
-    raise NothingFeasibleError(f"nothing could be compared; {rounds.last_message or 'there was no time'}")
-
-
-class _Rounds:
-    """The measurements of a check, one after another."""
-
-    def __init__(self, budget: Budget, messages: Messages, *, later_epochs: bool) -> None:
-        self.messages, self.last_message, self._later_epochs = messages, "", later_epochs
-        self.trials: list[Trial] = []
-        self.pace = Pace(budget, budget.seconds, PROCESS_SECONDS)
-
-    def next_request(self) -> Request:
-        limit = max(0.0, self.pace.left) + GRACE
-        return Request(seconds=WINDOW_SECONDS, time_limit=limit, fresh=True, later_epochs=self._later_epochs)
-
-    def note(self, config: Config, attempt: Attempt, place: Place | None = None) -> None:
-        trial = Trial(number=self.pace.measured, kind="confirm", config=config, attempt=attempt)
-        self.trials.append(trial)
-        self.messages.show(Progress(phase="confirm", finished=trial))
-        self.pace.measured += 1
-        if attempt.message:
-            self.last_message = f"{attempt.outcome}: {attempt.message}"
-
-
-def _measured_alone(runner: Runner, config: Config, rounds: _Rounds, seed: int) -> list[Measurement]:
-    """Return the measurements of one configuration in a few fresh processes; none where one of them failed."""
-    measured: list[Measurement] = []
+    base, config = promise.baseline, promise.config
+    baselines = finalists_for(budget.left / PROCESS_SECONDS)[1]
+    proof = Proof(name="check", finalists=(config,), baselines=baselines, seed=seed, seconds=PROCESS_SECONDS)
+    trials: list[Trial] = []
     try:
-        while len(measured) < RUNS_ALONE and rounds.pace.allows(1, len(measured)):
-            attempt = runner.measure(config, replace(rounds.next_request(), seed=seed + len(measured)))
-            rounds.note(config, attempt)
-            if attempt.measurement is None:
-                return []  # what fails now and then is not to be trusted
-            measured.append(attempt.measurement)
+        while turn := _turn(promise, proof, trials, budget.left):
+            limit = budget.left + GRACE
+            request = Request(seconds=WINDOW_SECONDS, time_limit=limit, fresh=True, later_epochs=promise.later_epochs)
+            attempt = runner.measure(turn.config, replace(request, seed=turn.seed))
+            place = turn.place._asdict()
+            trials.append(Trial(number=len(trials), kind="confirm", config=turn.config, attempt=attempt, **place))
+            messages.show(Progress(phase="confirm", finished=trials[-1]))
     except KeyboardInterrupt:
         runner.close()
-    return measured
+    measured = [trial.measurement for trial in trials if trial.measurement]
+    found = confirmation_of(proof, base, trials) if base else None
+    if found is not None and found.answer is not None:
+        return _limited(_check_of_gain(promise, found, notes), [found.standing(config), found.baseline], trials)
+    if base is None and measured and len(measured) == len(trials):  # what fails now and then is not to be trusted
+        return _limited(_check_of_rate(promise, measured, notes), [standing_of(config, measured)], trials)
+    said = [f"{trial.outcome}: {trial.attempt.message}" for trial in trials if trial.attempt.message]
+    raise NothingFeasibleError(f"nothing could be compared; {said[-1] if said else 'there was no time'}")
 
 
-def _limited(check: Check, standings: Sequence[Standing], rounds: _Rounds) -> Check:
+def _turn(promise: Promise, proof: Proof, trials: Sequence[Trial], left: float) -> Turn | None:
+    """Return the next turn of a check; of a configuration that is its own baseline a few, and none after a failure."""
+    if promise.baseline is not None:
+        return follow(proof, promise.baseline, trials, left)
+    took = [trial.attempt.seconds for trial in trials]
+    is_over = len(trials) == RUNS_ALONE or not all(trial.measurement for trial in trials)
+    if is_over or not has_time(left, took, proof.seconds, 1, len(trials)):
+        return None
+    return Turn(promise.config, Place(f"{proof.name}-{len(trials)}", None), proof.seed + len(trials))
+
+
+def _limited(check: Check, standings: Sequence[Standing], trials: Sequence[Trial]) -> Check:
     """Return a check with the part of an epoch that it is for; it does not hold where the rest is open."""
     check = replace(check, beginning_samples=standings[0].typical.beginning_samples)
-    uneven = shown_uneven(standings, rounds.trials)
+    uneven = shown_uneven(standings, trials)
     if uneven is None or check.verdict == "broken":
         return check
     return replace(check, verdict="undecided", is_uneven=True, notes=(*check.notes, *on_uneven_workers(uneven)))
@@ -149,11 +140,11 @@ def _check_of_gain(promise: Promise, found: Confirmation, notes: tuple[str, ...]
     """Return the check of a promise by rounds."""
     return Check(
         promise=promise,
-        verdict=_verdict(promise, found.interval(0)),
-        samples_per_second=found.standing(0).rate,
-        speedup=found.speedup(0),
-        speedup_ci95=found.interval(0),
-        rounds=found.rounds_of(0),
+        verdict=_verdict(promise, found.interval(promise.config)),
+        samples_per_second=found.standing(promise.config).rate,
+        speedup=found.speedup(promise.config),
+        speedup_ci95=found.interval(promise.config),
+        rounds=found.rounds_of(promise.config),
         notes=notes,
     )
 

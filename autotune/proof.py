@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import random
-import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from autotune.config import Config
 from autotune.outcome import Outcome
-from autotune.records import Attempt, Measurement, Request, Runner, Trial
+from autotune.records import Measurement, Trial
 from autotune.result import Finalist
 from autotune.stats import (
     LEAST_ROUNDS,
@@ -58,10 +57,6 @@ LEAST_FOR_TWO = 36
 better; with less, more rounds are worth more."""
 FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
 """Outcomes of an attempt without numbers that say nothing of its configuration in a later run."""
-BASELINE = -1
-"""The baseline's place among the finalists."""
-HasTime = Callable[[float, int], bool]
-"""Returns whether there is time for so many more measurements, when so many rounds were tried."""
 
 
 class Place(NamedTuple):
@@ -174,7 +169,7 @@ def _hull(interval: Interval, *values: float) -> Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
-    """The results of complete rounds; a finalist is named by its place in ``finalists``."""
+    """The results of complete rounds."""
 
     baseline_config: Config
     finalists: tuple[Entry, ...]
@@ -193,39 +188,43 @@ class Confirmation:
         return quiet or self.complete
 
     @property
-    def answer(self) -> int | None:
+    def answer(self) -> Config | None:
         """The finalist that is the answer: of the proven ones, else of the running ones, else of all.
 
         The cheapest, unless a dearer one can be told to be faster by more than 2 %. ``None`` where all have failed.
         """
-        proven = [index for index in self._sound if self.is_proven(index)]
+        proven = [config for config in self._sound if self.is_proven(config)]
         return self._best(proven or self._running or self._sound)
 
     @property
-    def drop(self) -> int | None:
+    def drop(self) -> Config | None:
         """The finalist to be measured no more: the slowest of those that would not be the answer now."""
         leader = self._best(self._running)
-        return min((index for index in self._running if index != leader), key=self.speedup, default=None)
+        return min((config for config in self._running if config != leader), key=self.speedup, default=None)
+
+    def entry(self, config: Config) -> Entry:
+        """Return the entry of a finalist."""
+        return next(entry for entry in self.finalists if entry.config == config)
 
     @cached_property
-    def _sound(self) -> list[int]:
+    def _sound(self) -> list[Config]:
         """The finalists that were measured and never failed, the cheapest first."""
-        return [i for i, entry in enumerate(self.finalists) if not entry.has_failed and self.rounds_of(i)]
+        sound = (entry.config for entry in self.finalists if not entry.has_failed)
+        return [config for config in sound if self.rounds_of(config)]
 
     @property
-    def _running(self) -> list[int]:
-        return [index for index in self._sound if self.finalists[index].is_running]
+    def _running(self) -> list[Config]:
+        return [config for config in self._sound if self.entry(config).is_running]
 
-    def _best(self, indices: Sequence[int]) -> int | None:
-        return reduce(lambda best, index: index if self._is_ahead(index, best) else best, indices) if indices else None
+    def _best(self, configs: Sequence[Config]) -> Config | None:
+        return reduce(lambda best, each: each if self._is_ahead(each, best) else best, configs) if configs else None
 
-    def _is_ahead(self, index: int, other: int) -> bool:
+    def _is_ahead(self, config: Config, other: Config) -> bool:
         """Return whether one finalist is faster than another by more than the margin for equality."""
-        ours, theirs = self.finalists[index].config, self.finalists[other].config
-        both = [(one.finalists.get(ours), one.finalists.get(theirs)) for one in self.rounds]
+        both = [(one.finalists.get(config), one.finalists.get(other)) for one in self.rounds]
         pairs = [(one.samples_per_second, two.samples_per_second) for one, two in both if one and two]
         if not pairs:
-            return self.speedup(index) > CLAIM * self.speedup(other)
+            return self.speedup(config) > CLAIM * self.speedup(other)
         rates, others = self._sides(pairs)
         is_more = fmean(rates) > CLAIM * fmean(others)
         return is_more and chance_of_gain(rates, others, usual_spread=SPREAD) >= TOLD_APART
@@ -235,9 +234,8 @@ class Confirmation:
         """The rate of the baseline."""
         return self._standing(self.baseline_config, lambda one: one.baselines)
 
-    def standing(self, index: int) -> Standing:
+    def standing(self, config: Config) -> Standing:
         """Return the rate of a finalist."""
-        config = self.finalists[index].config
         return self._standing(config, lambda one: filter(None, [one.finalists.get(config)]))
 
     def _standing(self, config: Config, of: Callable[[Round], Iterable[Measurement]]) -> Standing:
@@ -248,30 +246,28 @@ class Confirmation:
         )
         return replace(counted, next_run_95=every.next_run_95)
 
-    def _measured(self, index: int) -> list[tuple[Measurement, Round]]:
+    def _measured(self, config: Config) -> list[tuple[Measurement, Round]]:
         """Return the measurements of a finalist, each with its round."""
-        config = self.finalists[index].config
         return [(one.finalists[config], one) for one in self.rounds if config in one.finalists]
 
-    def _is_of_neighbours(self, index: int) -> bool:
+    def _is_of_neighbours(self, config: Config) -> bool:
         """Return whether others may be the reason for a finalist's gain: they slow several threads more than one.
 
         So it is where another number of threads was compared beside them, and no quiet round shows the gain.
         """
-        config = self.finalists[index].config
         if not self.is_crowded or config.intra_op_threads == self.baseline_config.intra_op_threads:
             return False
         quiet = [one for each in self.complete if (one := each.quiet).baselines and config in one.finalists]
         ratios = [one.finalists[config].samples_per_second / one.baseline_rate for one in quiet]
         return not ratios or fmean(ratios) < CLAIM
 
-    def rounds_of(self, index: int) -> int:
+    def rounds_of(self, config: Config) -> int:
         """Return the number of complete rounds of a finalist."""
-        return len(self._measured(index))
+        return len(self._measured(config))
 
-    def _pairs(self, index: int) -> tuple[list[float], list[float]]:
+    def _pairs(self, config: Config) -> tuple[list[float], list[float]]:
         """Return what a finalist's speed-up is the ratio of the means of: one value a round, and the baseline's."""
-        return self._sides([(each.samples_per_second, one.baseline_rate) for each, one in self._measured(index)])
+        return self._sides([(each.samples_per_second, one.baseline_rate) for each, one in self._measured(config)])
 
     def _sides(self, pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
         """Return the values that are compared, from pairs of rates.
@@ -284,26 +280,26 @@ class Confirmation:
             return [rate for rate, _ in pairs], [other for _, other in pairs]
         return [1 / other for _, other in pairs], [1 / rate for rate, _ in pairs]
 
-    def speedup(self, index: int) -> float:
+    def speedup(self, config: Config) -> float:
         """Return how many times as fast as the baseline a finalist is, in its rounds."""
-        ours, others = self._pairs(index)
+        ours, others = self._pairs(config)
         return fmean(ours) / fmean(others)
 
-    def interval(self, index: int) -> Interval | None:
+    def interval(self, config: Config) -> Interval | None:
         """Return the interval of that ratio, which holds after every round; those of all finalists with 95 %.
 
         ``None`` below three rounds.
         """
-        alpha = alpha_of(self.finalists[index].number)
-        return sequential_interval(*self._pairs(index), alpha, self.planned or MAX_ROUNDS)
+        alpha = alpha_of(self.entry(config).number)
+        return sequential_interval(*self._pairs(config), alpha, self.planned or MAX_ROUNDS)
 
-    def is_likely(self, index: int) -> bool:
+    def is_likely(self, config: Config) -> bool:
         """Return whether a finalist is faster by odds of 20 to 1, in three rounds or more that nobody disturbed."""
-        rounds = [(ours, *one.baselines) for ours, one in self._measured(index)]
+        rounds = [(ours, *one.baselines) for ours, one in self._measured(config)]
         quiet = [one for one in rounds if not any(each.conditions.taken_share for each in one)]
         if self.is_crowded or len(quiet) < LEAST_ROUNDS:
             return False
-        return chance_by_pairs(*self._pairs(index)) >= LIKELY and self.speedup(index) >= CLAIM
+        return chance_by_pairs(*self._pairs(config)) >= LIKELY and self.speedup(config) >= CLAIM
 
     @cached_property
     def is_crowded(self) -> bool:
@@ -314,33 +310,33 @@ class Confirmation:
     @property
     def found(self) -> tuple[Finalist, ...]:
         """The findings about each finalist that was measured in a complete round."""
-        return tuple(self.finding(index) for index in range(len(self.finalists)) if self.rounds_of(index))
+        return tuple(self.finding(entry.config) for entry in self.finalists if self.rounds_of(entry.config))
 
-    def finding(self, index: int) -> Finalist:
+    def finding(self, config: Config) -> Finalist:
         """Return the findings about a finalist."""
         return Finalist(
-            config=self.finalists[index].config,
-            speedup=self.speedup(index),
-            interval=self.interval(index),
-            ratios=tuple(rate / other for rate, other in zip(*self._pairs(index), strict=True)),
-            has_failed=self.finalists[index].has_failed,
+            config=config,
+            speedup=self.speedup(config),
+            interval=self.interval(config),
+            ratios=tuple(rate / other for rate, other in zip(*self._pairs(config), strict=True)),
+            has_failed=self.entry(config).has_failed,
         )
 
     @property
     def is_hopeless(self) -> bool:
         """Whether even ``MAX_ROUNDS`` rounds like these would not prove the gain of the answer."""
-        index = self.answer
-        if index is None or self.rounds_of(index) < LEAST_ROUNDS or self.speedup(index) < CLAIM:
+        config = self.answer
+        if config is None or self.rounds_of(config) < LEAST_ROUNDS or self.speedup(config) < CLAIM:
             return False
-        rates, others = self._pairs(index)
+        rates, others = self._pairs(config)
         times = -(-MAX_ROUNDS // len(rates))
-        alpha = alpha_of(self.finalists[index].number)
+        alpha = alpha_of(self.entry(config).number)
         return not shows_gain(sequential_interval(rates * times, others * times, alpha, MAX_ROUNDS))
 
-    def is_proven(self, index: int) -> bool:
+    def is_proven(self, config: Config) -> bool:
         """Return whether a finalist's interval shows a gain, and it is at least 2 %."""
-        is_gain = shows_gain(self.interval(index)) and self.speedup(index) >= CLAIM
-        return is_gain and not self._is_of_neighbours(index)
+        is_gain = shows_gain(self.interval(config)) and self.speedup(config) >= CLAIM
+        return is_gain and not self._is_of_neighbours(config)
 
     @property
     def most(self) -> float | None:
@@ -349,26 +345,24 @@ class Confirmation:
         A finalist dropped before it had an interval is left out where it is hardly more than negligibly faster.
         """
         ends = []
-        for index in self._sound:
-            if interval := self.interval(index):
+        for config in self._sound:
+            if interval := self.interval(config):
                 ends.append(interval[1])
-            elif (
-                self.finalists[index].is_running or chance_of_gain(*self._pairs(index), NEGLIGIBLE, SPREAD) >= UNLIKELY
-            ):
+            elif self.entry(config).is_running or chance_of_gain(*self._pairs(config), NEGLIGIBLE, SPREAD) >= UNLIKELY:
                 return None
         return max(ends) if ends else None
 
     @property
     def is_clear(self) -> bool:
         """Whether the rounds may end: the answer is proven, or there is hardly a gain, or all have failed."""
-        if any(entry.is_running and not self.rounds_of(index) for index, entry in enumerate(self.finalists)):
+        if any(entry.is_running and not self.rounds_of(entry.config) for entry in self.finalists):
             return False
         leader = self._best(self._running)
         if leader is None:
             return True
         if self.is_proven(leader):
             return self._knows_rate(self.baseline) and self._knows_rate(self.standing(leader))
-        is_small = all(self.speedup(index) < CLAIM for index in self._running)
+        is_small = all(self.speedup(config) < CLAIM for config in self._running)
         return is_small and self.most is not None and self.most <= NEGLIGIBLE
 
     def _knows_rate(self, standing: Standing) -> bool:
@@ -384,224 +378,246 @@ def finalists_for(measurements: float) -> tuple[int, int]:
     return count, 2 if measurements >= LEAST_FOR_TWO else 1
 
 
-def has_failed(trial: Trial, fits: Callable[[Measurement], bool]) -> bool:
+def has_failed(trial: Trial) -> bool:
     """Return whether a confirming measurement shows that its configuration cannot be the answer, later either."""
-    if trial.kind != "confirm":
-        return False
-    return trial.outcome not in FOR_NOW if trial.measurement is None else not fits(trial.measurement)
+    return trial.kind == "confirm" and trial.measurement is None and trial.outcome not in FOR_NOW
 
 
-def _kept_rounds(compared: Sequence[Trial], baseline: Config, fits: Callable[[Measurement], bool]) -> Iterator[Round]:
-    """Yield the rounds on record that were complete, without the finalists that failed in them."""
-    for name, trials in _by_round(compared, baseline, fits).items():
-        one = _round(name, trials, baseline)
-        if one.baselines and one.finalists and all(trial.measurement for trial in trials):
-            yield one
+class Turn(NamedTuple):
+    """The next measurement of a comparison: in a fresh process, and at a place of the epoch."""
+
+    config: Config
+    place: Place
+    seed: int
+    """Decides the place of the epoch, and the order of its samples."""
 
 
-def _by_round(
-    history: Iterable[Trial], baseline: Config, fits: Callable[[Measurement], bool]
-) -> Mapping[str, Sequence[Trial]]:
-    """Return the trials of each round, without those of finalists that failed in it."""
-    members = defaultdict[str, list[Trial]](list)  # tuners of a shared study take turns
-    for trial in history:
-        if trial.round and (trial.config == baseline or not has_failed(trial, fits)):
-            members[trial.round].append(trial)
-    return members
-
-
-def _round(name: str, trials: Iterable[Trial], baseline: Config) -> Round:
-    measured = [(trial.config, trial.measurement) for trial in trials if trial.measurement]
-    return Round(
-        name=name,
-        baselines=tuple(each for config, each in measured if config == baseline),
-        finalists={config: each for config, each in measured if config != baseline},
-    )
-
-
-def recorded(
-    history: Iterable[Trial],
-    baseline: Config,
-    entries: tuple[Entry, ...],
-    rounds: Sequence[str],
-    fits: Callable[[Measurement], bool],
-) -> Confirmation:
-    """Return the results of rounds, by their names, from the trials that are on record."""
-    members = _by_round(history, baseline, fits)
-    return Confirmation(
-        baseline_config=baseline,
-        finalists=entries,
-        complete=tuple(_round(name, members[name], baseline) for name in rounds),
-        planned=_planned(history),
-    )
-
-
-def _planned(history: Iterable[Trial]) -> int | None:
-    """Return the rounds that were planned first, whoever fixed them."""
-    return next((trial.planned for trial in history if trial.planned), None)
-
-
-@dataclass(slots=True)
-class Rounds:
-    """Measurements of baseline and finalists in complete rounds, until the answer is clear or time is over.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A comparison of finalists with the baseline, in complete rounds until the answer is clear or time is over.
 
     All measurements of a round begin at one place of the epoch, with its samples in the same order; each round has
     another place. Where others come now and then, the measurements that they disturb do not count; where they come
     often, all do, and their spread is the uncertainty. A measurement without a number for an outside reason is repeated
-    in another round; a finalist that fails by itself or does not fit the memory is out.
+    in another round; a finalist that fails by itself is out. Trials on record say all of what became of it.
     """
 
-    runner: Runner
-    baseline: Config
-    finalists: Sequence[Config]
-    """Those of this run, the cheapest first."""
-    next_request: Callable[[], Request]
-    """Says how to measure next."""
-    has_time: HasTime
+    name: str
+    """Begins the names of its rounds."""
+    finalists: tuple[Config, ...]
+    """Its finalists, the cheapest first."""
+    entering: tuple[Config, ...] = ()
+    """The order in which new finalists share what is left of the chance of a false claim."""
+    earlier: tuple[Config, ...] = ()
+    """Finalists of earlier rounds that may be the answer still."""
     baselines: int = 2
     """Measurements of the baseline in a round."""
     seed: int = 0
     """Decides the places and the order within a round; the next round reverses it, so that drift cancels."""
-    prefix: str = ""
-    """Begins the names of its rounds."""
-    history: Iterable[Trial] = ()
-    """Trials on record: complete rounds among them count too, for configurations that ``may_answer``."""
-    entering: Sequence[Config] = ()
-    """The order in which new finalists share what is left of the chance of a false claim."""
-    fits: Callable[[Measurement], bool] = lambda measured: True
-    may_answer: Callable[[Config], bool] = lambda config: True
-    on_attempt: Callable[[Config, Attempt, Place], None] = lambda config, attempt, place: None
-    """Hears of every attempt and its place in the study."""
-    found: Confirmation = field(init=False)
-    """The results so far, first those on record."""
-    _name: str = field(default_factory=lambda: secrets.token_hex(4), init=False)
-    _tried: int = field(default=0, init=False)
-    _longest: float = field(default=0.0, init=False)
+    seconds: float = 0.0
+    """Seconds of a measurement, until the first has ended."""
+    since: int = 0
+    """Number of the first trial after its begin: complete rounds before it count too."""
+    searched: int = 0
+    """Trials of the search when it began."""
+    is_short: bool = False
+    """Whether the user has interrupted the search: it has a few seconds."""
 
-    def __post_init__(self) -> None:
-        compared = [trial for trial in self.history if trial.kind == "confirm" and trial.round]
-        failed = {trial.config for trial in compared if has_failed(trial, self.fits)}
-        numbers = {trial.config: trial.entry for trial in compared if trial.entry is not None}
-        for config in (*self.entering, *self.finalists):
-            numbers.setdefault(config, max(numbers.values(), default=-1) + 1)
-        entries = (
-            Entry(
-                config=config,
-                number=numbers[config],
-                is_running=config in self.finalists and config not in failed,
-                has_failed=config in failed,
-            )
-            for config in dict.fromkeys((*self.finalists, *numbers))
-            if config in self.finalists or self.may_answer(config)
-        )
-        self.found = Confirmation(
-            baseline_config=self.baseline,
-            finalists=tuple(entries),
-            complete=tuple(_kept_rounds(compared, self.baseline, self.fits)),
-            planned=_planned(compared),
-        )
+    def holds(self, trial: Trial) -> bool:
+        """Return whether a trial belongs to one of its rounds."""
+        return (trial.round or "").startswith(f"{self.name}-")
 
-    def run(self, on_interrupt: Callable[[], object] | None = None) -> Confirmation | None:
-        """Measure, and return the results; ``None`` when no round is complete.
 
-        A KeyboardInterrupt ends it with the rounds that are complete, where ``on_interrupt`` is given.
-        """
-        try:
-            self._measure_rounds()
-        except KeyboardInterrupt:
-            if on_interrupt is None:
-                raise
-            on_interrupt()
-        return self.found if self.found.complete else None
+def follow(proof: Proof, baseline: Config, trials: Iterable[Trial], left: float) -> Turn | None:
+    """Return the next turn of a proof by the trials on record and the seconds left; ``None`` where it has ended.
 
-    def _measure_rounds(self) -> None:
-        generator, order = random.Random(self.seed), list[int]()
-        known = len(self.found.complete)
-        while self._goes_on(known + MAX_ROUNDS):
-            self._plan()
-            parts = [BASELINE] * self.baselines + self._running
-            is_drawn = self._tried % 2 == 0
-            order = generator.sample(parts, len(parts)) if is_drawn else [p for p in order[::-1] if p in parts]
-            if not self._measure(order):
-                return
-            self._tried += 1
-            slowest = self.found.drop if len(self.found.complete) > known else None
-            if slowest is not None and self._tried % ROUNDS_TO_DROP == 0:
-                self._change([slowest], is_running=False)
+    The first round may begin where half of its time is left: without one nothing is compared.
+    """
+    state = _replayed(proof, baseline, trials)
+    if state.is_over or (not state.turns and not state.goes_on(left)):
+        return None
+    planned = state.found.planned if state.turns else state.planned(left)
+    config = state.order[state.turns]
+    entry = None if config is None else state.found.entry(config).number
+    place = Place(f"{proof.name}-{state.tried}", entry, planned)
+    return Turn(baseline if config is None else config, place, proof.seed + 1 + state.tried)
 
-    @property
-    def _round(self) -> str:
-        """The name of the present round."""
-        return f"{self.prefix}{self._name}-{self._tried}"
+
+def confirmation_of(proof: Proof, baseline: Config, trials: Iterable[Trial]) -> Confirmation | None:
+    """Return the results of a proof by the trials on record; ``None`` without complete rounds, or finalists."""
+    found = _replayed(proof, baseline, trials).found
+    return found if found.complete and proof.finalists else None
+
+
+def has_time(left: float, took: Sequence[float], usual: float, measurements: float, rounds: int) -> bool:
+    """Return whether there is time for so many more measurements, when so many rounds were begun.
+
+    ``took`` are the seconds of the measurements so far, ``usual`` those of the first.
+    """
+    cost = fmean(took) if took else usual
+    return (1.0 if rounds else 0.5) * measurements * cost <= left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """A proof at one moment."""
+
+    proof: Proof
+    found: Confirmation
+    """The results of the complete rounds."""
+    order: Sequence[Config | None]
+    """The turns of the present round; ``None`` for the baseline."""
+    turns: int = 0
+    """Turns of it that were taken."""
+    tried: int = 0
+    """Rounds that have ended."""
+    most: int
+    """Most complete rounds, earlier ones included."""
+    took: tuple[float, ...] = ()
+    """Seconds of each turn."""
+    longest: float = 0.0
+    """Most seconds of a turn with numbers."""
+    is_over: bool = False
+    """Whether the baseline gave no number, or the time was over."""
 
     @property
-    def _running(self) -> list[int]:
-        return [index for index, entry in enumerate(self.found.finalists) if entry.is_running]
+    def running(self) -> list[Config]:
+        """The finalists that are measured in each round."""
+        return [entry.config for entry in self.found.finalists if entry.is_running]
 
-    def _goes_on(self, most: int) -> bool:
-        running = self._running
-        is_open = running and len(self.found.complete) < most and not self.found.is_clear
-        return bool(is_open) and self.has_time(len(running) + self.baselines, self._tried)
+    def goes_on(self, left: float) -> bool:
+        """Return whether another round is wanted, and has time."""
+        is_open = self.running and len(self.found.complete) < self.most and not self.found.is_clear
+        return bool(is_open) and self._has_time(left, len(self.running) + self.proof.baselines)
 
-    def _plan(self) -> None:
-        """Fix, before the first test in the study, over how many rounds chances are spent: as many as fit the time."""
-        done = max((self.found.rounds_of(index) for index in self._running), default=0)
-        if self.found.planned is None and done >= LEAST_ROUNDS - 1:
-            parts, tried = 1 + self.baselines, max(1, self._tried)
-            possible = next((n for n in range(MAX_ROUNDS, 0, -1) if self.has_time(parts * n, tried)), 0)
-            most = MAX_ROUNDS if done >= LEAST_ROUNDS else done + possible
-            self.found = replace(self.found, planned=min(MAX_ROUNDS, max(LEAST_ROUNDS, most)))
+    def _has_time(self, left: float, measurements: float, least: int = 0) -> bool:
+        return has_time(left, self.took, self.proof.seconds, measurements, max(least, self.tried))
 
-    def _change(self, indices: Sequence[int], **changes: Any) -> None:
-        entries = self.found.finalists
-        changed = (replace(each, **changes) if i in indices else each for i, each in enumerate(entries))
-        self.found = replace(self.found, finalists=tuple(changed))
+    def planned(self, left: float) -> int | None:
+        """Return over how many rounds chances are spent, fixed before the first test: as many as fit the time."""
+        done = max((self.found.rounds_of(config) for config in self.running), default=0)
+        if self.found.planned is not None or done < LEAST_ROUNDS - 1:
+            return self.found.planned
+        parts = 1 + self.proof.baselines
+        possible = next((n for n in range(MAX_ROUNDS, 0, -1) if self._has_time(left, parts * n, 1)), 0)
+        most = MAX_ROUNDS if done >= LEAST_ROUNDS else done + possible
+        return min(MAX_ROUNDS, max(LEAST_ROUNDS, most))
 
-    def _measure(self, order: Sequence[int]) -> bool:
-        """Measure one round; return whether there may be another."""
-        again, of = list[Measurement](), dict[Config, Measurement]()
-        for part in order:
-            config, attempt = self._attempt(part)
-            found = attempt.measurement
-            if found is not None and part == BASELINE:
-                again.append(found)
-            elif found is not None and self.fits(found):
-                of[config] = found
-            elif found is None and attempt.outcome is Outcome.SUSPECT:
-                return True  # for a reason outside of it: this round does not count
-            elif part == BASELINE or (
-                attempt.outcome is Outcome.TIMEOUT and 0 < attempt.seconds < HANG * self._longest
-            ):
-                return False  # it was not stuck: the time was over
-            else:
-                self._strike(part, attempt.outcome)
-                if not self._running:  # those that were dropped go on
-                    sound = [i for i in range(len(self.finalists)) if not self.found.finalists[i].has_failed]
-                    self._change(sound, is_running=True)
-                    return True
-        if of:
-            done = Round(name=self._round, baselines=tuple(again), finalists=of)
-            self.found = replace(self.found, complete=(*self.found.complete, done))
-        return True
 
-    def _attempt(self, part: int) -> tuple[Config, Attempt]:
-        """Measure a finalist or the baseline, and tell of it."""
-        config, entry = self.found.baseline_config, None
-        if part != BASELINE:
-            config, entry = self.found.finalists[part].config, self.found.finalists[part].number
-        attempt = self.runner.measure(config, replace(self.next_request(), seed=self.seed + 1 + self._tried))
-        self.on_attempt(config, attempt, Place(self._round, entry, self.found.planned))
-        if attempt.measurement is not None:
-            self._longest = max(self._longest, attempt.seconds)
-        return config, attempt
+def _replayed(proof: Proof, baseline: Config, trials: Iterable[Trial]) -> _State:
+    """Return a proof after the trials on record."""
+    confirming = [trial for trial in trials if trial.kind == "confirm" and trial.round]
+    found = _at_begin(proof, baseline, [trial for trial in confirming if trial.number < proof.since])
+    known = len(found.complete)
+    state = _State(proof=proof, found=found, order=(), most=known + MAX_ROUNDS)
+    own = defaultdict[str, list[Trial]](list)
+    for trial in confirming:
+        if proof.holds(trial):
+            own[trial.round or ""].append(trial)
+    generator = random.Random(proof.seed)
+    while True:
+        parts = [None] * proof.baselines + state.running
+        is_drawn = state.tried % 2 == 0
+        order = generator.sample(parts, len(parts)) if is_drawn else [p for p in state.order[::-1] if p in parts]
+        state = replace(state, order=order, turns=0)
+        if not (taken := own.get(f"{proof.name}-{state.tried}")):
+            return state
+        state = _after_round(state, taken)
+        if state.is_over or state.turns:
+            return state
+        if state.tried % ROUNDS_TO_DROP == 0 and len(state.found.complete) > known:
+            state = replace(state, found=_changed(state.found, [state.found.drop], is_running=False))
 
-    def _strike(self, index: int, outcome: Outcome) -> None:
-        """Stop measuring a failed finalist; where its precision failed, all others in the same precision too.
 
-        A finalist that fails with options may not fail without them.
-        """
-        failed, struck = self.found.finalists[index].config, [index]
-        if outcome is Outcome.NUMERICS and failed.amp != "off":
-            configs = ((i, self.found.finalists[i].config) for i in self._running)
-            struck = [i for i, one in configs if one.amp == failed.amp and set(failed.options) <= set(one.options)]
-        self._change(struck, is_running=False, has_failed=True)
+def _at_begin(proof: Proof, baseline: Config, before: Sequence[Trial]) -> Confirmation:
+    """Return the results on record when a proof began, and its finalists."""
+    failed = {trial.config for trial in before if has_failed(trial)}
+    numbers = {trial.config: trial.entry for trial in before if trial.entry is not None}
+    for config in (*proof.entering, *proof.finalists):
+        numbers.setdefault(config, max(numbers.values(), default=-1) + 1)
+    entries = (
+        Entry(
+            config=config,
+            number=numbers[config],
+            is_running=config in proof.finalists and config not in failed,
+            has_failed=config in failed,
+        )
+        for config in dict.fromkeys((*proof.finalists, *numbers))
+        if config in proof.finalists or config in proof.earlier
+    )
+    return Confirmation(
+        baseline_config=baseline,
+        finalists=tuple(entries),
+        complete=tuple(_kept_rounds(before)),
+        planned=_planned(before),
+    )
+
+
+def _kept_rounds(before: Iterable[Trial]) -> Iterator[Round]:
+    """Yield the rounds on record that were complete, without the finalists that failed in them."""
+    members = defaultdict[str, list[Trial]](list)  # tuners of a shared study take turns
+    for trial in before:
+        if trial.entry is None or not has_failed(trial):
+            members[trial.round or ""].append(trial)
+    for name, trials in members.items():
+        one = _round(name, trials)
+        if one.baselines and one.finalists and all(trial.measurement for trial in trials):
+            yield one
+
+
+def _round(name: str, trials: Iterable[Trial]) -> Round:
+    measured = [(trial, trial.measurement) for trial in trials if trial.measurement]
+    return Round(
+        name=name,
+        baselines=tuple(each for trial, each in measured if trial.entry is None),
+        finalists={trial.config: each for trial, each in measured if trial.entry is not None},
+    )
+
+
+def _planned(trials: Iterable[Trial]) -> int | None:
+    """Return the rounds that were planned first, whoever fixed them."""
+    return next((trial.planned for trial in trials if trial.planned), None)
+
+
+def _changed(found: Confirmation, configs: Container[Config | None], **changes: Any) -> Confirmation:
+    """Return results after a change of some finalists."""
+    entries = (replace(each, **changes) if each.config in configs else each for each in found.finalists)
+    return replace(found, finalists=tuple(entries))
+
+
+def _after_round(state: _State, taken: Sequence[Trial]) -> _State:
+    """Return a proof after turns of its next round: at the round's end, or within it."""
+    found = replace(state.found, planned=state.found.planned or _planned(taken))
+    longest = [state.longest, *(each.attempt.seconds for each in taken if each.measurement)]
+    took = (*state.took, *(each.attempt.seconds for each in taken))
+    ended = replace(state, tried=state.tried + 1, took=took, longest=max(longest))
+    for trial in taken:
+        if trial.measurement is not None:
+            continue
+        if trial.outcome is Outcome.SUSPECT:
+            return replace(ended, found=found)  # for a reason outside of it: this round does not count
+        is_cut_off = trial.outcome is Outcome.TIMEOUT and 0 < trial.attempt.seconds < HANG * ended.longest
+        if trial.entry is None or is_cut_off:
+            return replace(ended, found=found, is_over=True)  # it was not stuck: the time was over
+        found = _struck(found, trial)
+        if not any(entry.is_running for entry in found.finalists):  # those that were dropped go on
+            entries = (entry for entry in found.finalists if entry.config in state.proof.finalists)
+            sound = [entry.config for entry in entries if not entry.has_failed]
+            return replace(ended, found=_changed(found, sound, is_running=True))
+    if len(taken) < len(state.order):
+        return replace(ended, found=found, tried=state.tried, turns=len(taken))
+    done = _round(f"{state.proof.name}-{state.tried}", taken)
+    complete = (*found.complete, done) if done.finalists else found.complete
+    return replace(ended, found=replace(found, complete=complete))
+
+
+def _struck(found: Confirmation, trial: Trial) -> Confirmation:
+    """Return results after a finalist failed; where its precision did, all others in the same precision have too.
+
+    A finalist that fails with options may not fail without them.
+    """
+    failed, struck = trial.config, [trial.config]
+    if trial.outcome is Outcome.NUMERICS and failed.amp != "off":
+        running = (entry.config for entry in found.finalists if entry.is_running)
+        struck = [one for one in running if one.amp == failed.amp and set(failed.options) <= set(one.options)]
+    return _changed(found, struck, is_running=False, has_failed=True)

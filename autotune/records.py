@@ -11,9 +11,9 @@ from typing import Literal, Protocol
 from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.outcome import Outcome
-from autotune.probes import Anatomy, ComputeProbe, GradientNoise, LoaderTrace, NumericsCheck, Trace
+from autotune.probes import Anatomy, ComputeProbe, FirstLosses, GradientNoise, LoaderTrace, NumericsCheck, Trace
 
-SCHEMA = 12
+SCHEMA = 13
 """Version of these records: a study stored with another version is not continued."""
 THROTTLED = 0.05
 """Share of the time for which a CPU quota may stop processes before it is reported."""
@@ -24,10 +24,10 @@ FOREIGN_COMPUTE = 0.1
 ONE_THREAD = "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1"
 """Advice where loader workers compute in several threads."""
 Kind = Literal["baseline", "search", "confirm"]
-Part = Literal["training", "compute", "loader", "numerics", "noise", "anatomy", "trace"]
+Part = Literal["training", "compute", "loader", "numerics", "noise", "losses", "anatomy", "trace"]
 """The subject of a request. ``compute`` is the step alone on a resident batch, ``loader`` the data loader alone,
-``numerics`` the losses in a precision and with options, ``noise`` the gradients of small and large batches,
-``anatomy`` the inside of the user's code."""
+``numerics`` the losses in a precision and with options, ``noise`` the gradients of small and large batches, ``losses``
+the first losses of a script that is started anew, ``anatomy`` the inside of the user's code."""
 
 Interval = tuple[float, float]
 
@@ -415,7 +415,7 @@ class Request:
     """File for the trace; only with ``part="trace"``."""
 
 
-Payload = Measurement | ComputeProbe | LoaderTrace | NumericsCheck | GradientNoise | Anatomy | Trace
+Payload = Measurement | ComputeProbe | LoaderTrace | NumericsCheck | GradientNoise | FirstLosses | Anatomy | Trace
 """The numbers of a measurement, by its part."""
 
 
@@ -465,6 +465,11 @@ class Attempt:
     def noise(self) -> GradientNoise | None:
         """The gradients of small and large batches."""
         return self.payload if isinstance(self.payload, GradientNoise) else None
+
+    @property
+    def losses(self) -> tuple[float, ...] | None:
+        """The first losses of a script."""
+        return self.payload.losses if isinstance(self.payload, FirstLosses) else None
 
     @property
     def anatomy(self) -> Anatomy | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from statistics import fmean
@@ -17,9 +17,10 @@ from autotune.measure.conditions import FOREIGN_SHARE, FULL_SHARE
 from autotune.measure.loader import GOLDEN
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
-from autotune.probes import GradientNoise, NumericsCheck
-from autotune.records import Attempt, Conditions, Measurement, Request, Runner, StepTime, WorkloadFacts
-from autotune.search.agenda import Prove
+from autotune.probes import FirstLosses, GradientNoise, NumericsCheck
+from autotune.proof import Proof, follow
+from autotune.records import Attempt, Conditions, Measurement, Request, Runner, StepTime, Trial, WorkloadFacts
+from autotune.search.agenda import Prove, Settle
 from autotune.search.setup import Setup
 from autotune.search.space import Space, build_space
 from autotune.search.stopping import Stop
@@ -142,6 +143,8 @@ class SimulatedMachine:
     """Every look at a part."""
     peak: Callable[[Config], int] = half_a_gibibyte
     """Peak memory of the training process in bytes."""
+    losses: Callable[[Config], tuple[float, ...]] | None = None
+    """The first losses of a script that is started with a configuration; ``None`` where it ends before."""
     numerics: Callable[[str], NumericsCheck] = sound
     """What a precision does to the losses."""
     time: float = 0.0
@@ -185,6 +188,8 @@ class SimulatedMachine:
 
     def _look(self, config: Config, request: Request) -> Attempt:
         self.looks.append((config, request))
+        if request.part == "losses" and self.losses is None:
+            return Attempt(outcome=Outcome.USER_ERROR, message="it ends")
         self.time += self.seconds / 4
         outcome = self.fails(config)
         if outcome not in (None, Outcome.SUSPECT):
@@ -193,6 +198,8 @@ class SimulatedMachine:
             return Attempt(outcome=Outcome.OK, payload=self.numerics(config.amp), seconds=self.seconds / 4)
         if request.part == "noise":
             return Attempt(outcome=Outcome.OK, payload=self.gradients, seconds=self.seconds / 4)
+        if request.part == "losses" and self.losses:
+            return Attempt(outcome=Outcome.OK, payload=FirstLosses(losses=self.losses(config)))
         slower = self.stall(len(self.looks))
         return self._look_at_step(config, slower) if request.part == "compute" else self._look_at_loader(config, slower)
 
@@ -370,10 +377,34 @@ def tuner_of(
     return Tuner(machine, setup, time, Messages(time, tell), **plan)
 
 
+def measured(
+    runner: Any,
+    proof: Proof,
+    baseline: Config,
+    left: Callable[[int], float] = lambda rounds: math.inf,
+    history: Sequence[Trial] = (),
+    seconds: float = 1.0,
+) -> list[Trial]:
+    """The trials of a proof in which a runner takes the turns; ``left`` are the seconds left after so many rounds."""
+    trials, names = list(history), dict[str, None]()
+    while turn := follow(proof, baseline, trials, left(len(names))):
+        names[turn.place.round] = None
+        attempt = runner.measure(turn.config, Request(seconds=seconds, fresh=True, seed=turn.seed))
+        place = turn.place._asdict()
+        trials.append(Trial(number=len(trials), kind="confirm", config=turn.config, attempt=attempt, **place))
+    return trials
+
+
 def search_only(
     machine: Runner, study: TuningStudy, time: Budget, messages: Messages | None = None, **plan: Any
 ) -> Stop:
     """Search without a proof, and return why the search ended."""
-    step = Tuner(machine, study.setup, time, messages or Messages(time), **plan).search(study)
-    assert isinstance(step, Prove)
-    return step.stop
+    tuner = Tuner(machine, study.setup, time, messages or Messages(time), **plan)
+    return searched(tuner, study)
+
+
+def searched(tuner: Tuner, study: TuningStudy) -> Stop:
+    """Take the steps of a run up to its first proof, and return why the search ended."""
+    while not isinstance(step := tuner.next(study), Prove | Settle | Stop):
+        tuner.take(study, step)
+    return step if isinstance(step, Stop) else step.stop

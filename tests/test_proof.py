@@ -11,8 +11,6 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.outcome import Outcome
@@ -21,11 +19,10 @@ from autotune.proof import (
     ROUNDS_TO_DROP,
     Confirmation,
     Entry,
-    Place,
+    Proof,
     Round,
-    Rounds,
+    confirmation_of,
     finalists_for,
-    recorded,
     shown_uneven,
     standing_of,
 )
@@ -33,17 +30,16 @@ from autotune.records import Attempt, Measurement, Request, Trial
 from autotune.stats import MAX_ROUNDS
 from tests import examples
 from tests.search.there import there
-from tests.simulated import SimulatedMachine, StepCost
+from tests.simulated import SimulatedMachine, StepCost, measured
 
 BASELINE = examples.BASELINE
 CHEAP = examples.ANSWER
 MIDDLE = replace(CHEAP, num_workers=CHEAP.num_workers + 1)
 DEAR = replace(CHEAP, num_workers=CHEAP.num_workers + 2)
-REQUEST = Request(seconds=1.0, fresh=True)
 
 
-def rounds_only(most: int) -> Callable[[int, int], bool]:
-    return lambda measurements, rounds: rounds < most
+def rounds_only(most: int) -> Callable[[int], float]:
+    return lambda rounds: math.inf if rounds < most else -1.0
 
 
 ALWAYS = rounds_only(10**6)
@@ -59,8 +55,18 @@ def machine(gains: float | Mapping[Config, float], **options: Any) -> SimulatedM
     return SimulatedMachine(cost=cost, **options)
 
 
-def tried(runner: Any, has_time: Any = ALWAYS, finalists: Any = (CHEAP,), **options: Any) -> Confirmation | None:
-    return Rounds(runner, BASELINE, finalists, lambda: REQUEST, has_time=has_time, **options).run()
+def tried(
+    runner: Any,
+    left: Callable[[int], float] = ALWAYS,
+    finalists: Sequence[Config] = (CHEAP,),
+    history: Sequence[Trial] = (),
+    **options: Any,
+) -> Confirmation | None:
+    """The results of a proof that has so many seconds left after each number of rounds."""
+    options = {"earlier": (CHEAP, MIDDLE, DEAR)} | options
+    proof = Proof(name="own", finalists=tuple(finalists), since=len(history), **options)
+    history = [replace(trial, number=number) for number, trial in enumerate(history)]
+    return confirmation_of(proof, BASELINE, measured(runner, proof, BASELINE, left, history))
 
 
 def confirmed(*given: Any, **options: Any) -> Confirmation:
@@ -158,7 +164,7 @@ def test_a_steady_drift_is_no_gain() -> None:
 
     found = confirmed(Slowing(cost=machine(0.0).cost), rounds_only(2))
     assert len(found.rounds) == 2
-    assert found.speedup(0) == pytest.approx(1.0, abs=0.0005)
+    assert found.speedup(CHEAP) == pytest.approx(1.0, abs=0.0005)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 5])
@@ -169,7 +175,7 @@ def test_it_stops_when_the_time_is_over(rounds: int) -> None:
 
 def test_a_clear_answer_needs_three_rounds_and_what_can_hardly_gain_is_given_up() -> None:
     single = confirmed(machine(5.0), rounds_only(1))
-    assert (single.speedup(0), single.interval(0), proves(single)) == (pytest.approx(6.0), None, False)
+    assert (single.speedup(CHEAP), single.interval(CHEAP), proves(single)) == (pytest.approx(6.0), None, False)
     found = confirmed(machine(0.1, noise=0.0005))
     assert (len(found.rounds), proves(found)) == (3, True)
     found = confirmed(machine(-0.3, noise=0.03))
@@ -220,31 +226,6 @@ def test_rounds_on_record_count_and_what_they_prove_is_not_measured_again() -> N
     assert len(confirmed(machine(0.2), history=THREE[:2]).rounds) == 3
 
 
-@given(
-    scripts=st.dictionaries(
-        st.sampled_from([BASELINE, CHEAP, MIDDLE, DEAR]),
-        st.lists(st.sampled_from([Outcome.OK, Outcome.SUSPECT, Outcome.CRASHED, Outcome.NUMERICS]), max_size=6),
-    ),
-    has_numbers=st.booleans(),
-    most=st.integers(1, 8),
-    history=st.sampled_from([[], THREE[:4], THREE]),
-)
-def test_the_results_follow_from_the_trials_on_record_and_the_ends_of_the_finalists(
-    scripts: dict[Config, list[Outcome]], has_numbers: bool, most: int, history: list[Trial]
-) -> None:
-    trials = list(history)
-
-    def keep(config: Config, attempt: Attempt, place: Place) -> None:
-        number = len(trials)
-        trials.append(Trial(number=number, kind="confirm", config=config, attempt=attempt, **place._asdict()))
-
-    runner, finalists = Scripted(scripts, suspect_has_numbers=has_numbers), (CHEAP, MIDDLE, DEAR)
-    found = tried(runner, rounds_only(most), finalists, history=history, on_attempt=keep)
-    if found is not None:
-        names = [one.name for one in found.complete]
-        assert recorded(trials, BASELINE, found.finalists, names, lambda measured: True) == found
-
-
 def test_rounds_of_tuners_that_take_turns_are_told_apart() -> None:
     first, second, third = (kept(f"{name}-0", GOOD) for name in "abc")
     turns = [first[0], second[0], third[1], second[1], third[0], first[1]]
@@ -261,10 +242,10 @@ def test_rounds_on_record_that_were_not_complete_do_not_count() -> None:
 def test_what_failed_in_an_earlier_run_is_not_tried_again_and_what_was_cut_off_is() -> None:
     failed = kept("a-0", {BASELINE: 1000.0, CHEAP: None}, Outcome.CRASHED)
     runner = machine({CHEAP: 0.5, MIDDLE: 0.2})
-    assert confirmed(runner, finalists=(CHEAP, MIDDLE), history=failed).answer == 1
+    assert confirmed(runner, finalists=(CHEAP, MIDDLE), history=failed).answer == MIDDLE
     assert CHEAP not in {config for config, _ in runner.calls}
     cut_off = kept("a-0", {BASELINE: 1000.0, CHEAP: None}, Outcome.TIMEOUT)
-    assert confirmed(machine(0.5), history=cut_off).answer == 0
+    assert confirmed(machine(0.5), history=cut_off).answer == CHEAP
 
 
 def test_what_earlier_rounds_compared_is_the_answer_where_all_that_goes_on_fails() -> None:
@@ -278,30 +259,22 @@ def test_what_earlier_rounds_left_open_is_not_forgotten_where_there_is_no_gain()
     history = [t for number, rate in enumerate(rates) for t in kept(f"a-{number}", {BASELINE: 1000.0, CHEAP: rate})]
     found = confirmed(machine({MIDDLE: -0.1}, noise=0.001), rounds_only(8), finalists=(MIDDLE,), history=history)
     assert configs_of(found) == (MIDDLE, CHEAP)
-    closed, wide = (there(found.interval(index)) for index in (0, 1))
+    closed, wide = (there(found.interval(config)) for config in (MIDDLE, CHEAP))
     assert closed[1] < 1 < wide[1]
     assert found.most == pytest.approx(wide[1])
 
 
-def test_what_is_not_allowed_any_more_or_takes_too_much_memory_is_no_answer_of_a_later_run() -> None:
-    options: dict[str, Any] = {"finalists": (MIDDLE,), "history": THREE}
-    elsewhere = confirmed(machine({MIDDLE: 0.1}), may_answer=lambda _: False, **options)
+def test_what_is_not_allowed_any_more_is_no_answer_of_a_later_run() -> None:
+    elsewhere = confirmed(machine({MIDDLE: 0.1}), finalists=(MIDDLE,), history=THREE, earlier=())
     assert elsewhere.finalists == (Entry(config=MIDDLE, number=1),)  # what was spent stays spent
-    smaller = confirmed(machine({MIDDLE: 0.1}), fits=lambda measured: measured.samples_per_second != 1200.0, **options)
-    assert smaller.answer == 0
 
 
 @pytest.mark.parametrize(("possible", "planned"), [(3, 3), (8, 8), (100, MAX_ROUNDS)])
 def test_the_chance_is_spent_over_the_rounds_that_there_is_time_for_at_the_third(possible: int, planned: int) -> None:
-    seen: list[int | None] = []
-    found = confirmed(
-        machine({CHEAP: 0.02}, noise=0.2),
-        lambda measurements, rounds: rounds + measurements / 2 <= possible,
-        baselines=1,
-        on_attempt=lambda config, attempt, place: seen.append(place.planned) if config == CHEAP else None,
-    )
-    assert found.planned == planned
-    assert seen == [None, None, *[planned] * (planned - 2)]
+    runner, proof = machine({CHEAP: 0.02}, noise=0.2), Proof(name="own", finalists=(CHEAP,), baselines=1, seconds=2.0)
+    trials = measured(runner, proof, BASELINE, lambda rounds: 2 * runner.seconds * (possible - rounds))
+    assert there(confirmation_of(proof, BASELINE, trials)).planned == planned
+    assert [trial.planned for trial in trials[::2]] == [None, None, *[planned] * (planned - 2)]
 
 
 def test_what_was_planned_before_the_first_test_stays_planned() -> None:
@@ -316,7 +289,7 @@ def test_shares_of_false_claims_are_those_of_the_order_of_entry_and_what_was_dro
     found = confirmed(machine(0.2), finalists=(CHEAP, MIDDLE), history=history, entering=(MIDDLE, CHEAP))
     assert configs_of(found) == (CHEAP, MIDDLE, DEAR)
     assert [one.number for one in found.finalists] == [2, 1, 0]
-    assert found.rounds_of(2) == 1
+    assert found.rounds_of(DEAR) == 1
 
 
 # Finalists.
@@ -325,10 +298,10 @@ def test_shares_of_false_claims_are_those_of_the_order_of_entry_and_what_was_dro
 def test_finalists_are_dropped_until_one_is_left() -> None:
     runner = machine({CHEAP: 0.1, MIDDLE: 0.3, DEAR: 0.2}, noise=0.05)
     found = confirmed(runner, rounds_only(6), (CHEAP, MIDDLE, DEAR))
-    assert found.rounds_of(0) == ROUNDS_TO_DROP
-    assert found.rounds_of(1) > found.rounds_of(2) == 2 * ROUNDS_TO_DROP
-    assert found.answer == 1
-    assert found.standing(1).rate == pytest.approx(1300, rel=0.1)
+    assert found.rounds_of(CHEAP) == ROUNDS_TO_DROP
+    assert found.rounds_of(MIDDLE) > found.rounds_of(DEAR) == 2 * ROUNDS_TO_DROP
+    assert found.answer == MIDDLE
+    assert found.standing(MIDDLE).rate == pytest.approx(1300, rel=0.1)
 
 
 def test_the_fastest_of_three_is_found_through_noise_and_drift() -> None:
@@ -337,14 +310,14 @@ def test_the_fastest_of_three_is_found_through_noise_and_drift() -> None:
         confirmed(machine(gains, noise=0.03, drift=0.05, seed=seed), finalists=(CHEAP, MIDDLE, DEAR)).answer
         for seed in range(50)
     )
-    assert winners[2] >= 48
+    assert winners[DEAR] >= 48
 
 
 def test_within_two_percent_of_the_fastest_the_cheapest_wins_and_never_what_was_dropped() -> None:
     rounds = [(1000.0, 1000.0)] * 4
-    assert confirmation(rounds[:3], [1185.0] * 3, [1200.0] * 3, [1190.0] * 3).answer == 0
-    assert confirmation(rounds[:3], [1170.0] * 3, [1200.0] * 3, [1190.0] * 3).answer == 1
-    assert confirmation(rounds, [1300.0, 1300.0, None, None], [1200.0] * 4).answer == 1
+    assert confirmation(rounds[:3], [1185.0] * 3, [1200.0] * 3, [1190.0] * 3).answer == CHEAP
+    assert confirmation(rounds[:3], [1170.0] * 3, [1200.0] * 3, [1190.0] * 3).answer == MIDDLE
+    assert confirmation(rounds, [1300.0, 1300.0, None, None], [1200.0] * 4).answer == MIDDLE
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DEVICE_OOM, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.NUMERICS])
@@ -360,9 +333,8 @@ def test_a_finalist_that_fails_in_a_fresh_process_gives_no_claim(outcome: Outcom
 def test_where_one_finalist_fails_another_can_win(before: int) -> None:
     runner = Scripted({MIDDLE: [Outcome.OK] * before + [Outcome.CRASHED]}, rates={CHEAP: 1200.0, MIDDLE: 1500.0})
     found = confirmed(runner, finalists=(CHEAP, MIDDLE))
-    assert (runner.calls.count(MIDDLE), found.answer) == (before + 1, 0)
+    assert (runner.calls.count(MIDDLE), found.answer) == (before + 1, CHEAP)
     assert proves(found)
-    assert found.standing(0).config == CHEAP
 
 
 @pytest.mark.parametrize("part", [2, 3])
@@ -385,7 +357,7 @@ def test_there_are_as_many_finalists_as_there_is_time_for_and_more_time_never_me
 
 def test_a_certain_gain_below_two_percent_and_a_certain_loss_are_not_claimed() -> None:
     found = confirmed(machine(0.015, noise=1e-5))
-    assert there(found.interval(0))[0] > 1.01
+    assert there(found.interval(CHEAP))[0] > 1.01
     assert not proves(found)
     assert not proves(confirmed(machine(-0.2, noise=0.001)))
 
@@ -416,7 +388,7 @@ def test_the_interval_holds_the_true_ratio_nearly_as_often_as_it_says(gain: floa
     hits = 0
     for seed in range(300):
         runner = machine(gain, noise=noise, drift=0.05, seed=seed)
-        interval = confirmed(runner, seed=seed, baselines=1 + seed % 2).interval(0)
+        interval = confirmed(runner, seed=seed, baselines=1 + seed % 2).interval(CHEAP)
         hits += interval is not None and interval[0] <= 1 + gain <= interval[1]
     assert hits >= 0.92 * 300
 
@@ -472,22 +444,22 @@ class Sorted:
 def test_a_rate_is_that_of_an_epoch_although_each_measurement_sees_a_part_of_it(seed: int) -> None:
     runner = Sorted(noise=0.01)
     found = confirmed(runner, ALWAYS, seed=seed)
-    for standing, config in ((found.baseline, BASELINE), (found.standing(0), CHEAP)):
+    for standing, config in ((found.baseline, BASELINE), (found.standing(CHEAP), CHEAP)):
         assert standing.rate == pytest.approx(runner.truth(config), rel=0.15)
         low, high = there(standing.rate_ci95)
         assert low <= runner.truth(config) <= high
     truth = runner.truth(CHEAP) / runner.truth(BASELINE)
-    assert found.speedup(0) == pytest.approx(truth, rel=0.15)
-    interval = there(found.interval(0))
+    assert found.speedup(CHEAP) == pytest.approx(truth, rel=0.15)
+    interval = there(found.interval(CHEAP))
     assert interval[0] <= truth <= interval[1]
-    assert found.is_proven(0)
+    assert found.is_proven(CHEAP)
 
 
 def test_a_gain_that_every_place_shows_is_proven_although_its_size_is_hardly_known() -> None:
     baselines, ratios = (900.0, 700.0, 500.0, 400.0), (2.0, 3.0, 4.0, 5.0)
     rates = [ratio * rate for ratio, rate in zip(ratios, baselines, strict=True)]
     found = replace(confirmation([(rate, rate) for rate in baselines], rates), planned=4)
-    low, high = there(found.interval(0))
+    low, high = there(found.interval(CHEAP))
     assert (low, proves(found)) == (1.0, True)
     assert high > max(ratios)
 
@@ -532,10 +504,10 @@ def with_neighbour(found: Confirmation, *disturbed: int, config: Config = CHEAP)
 )
 def test_an_unproven_answer_has_three_undisturbed_rounds_that_agree(rates: list[float], is_likely: bool) -> None:
     found = confirmation(RATES[: len(rates)], rates)
-    assert found.is_likely(0) == is_likely
+    assert found.is_likely(CHEAP) == is_likely
     if is_likely:
-        assert with_neighbour(found, 3).is_likely(0)  # three are left
-        assert not with_neighbour(found, 1, 3).is_likely(0)
+        assert with_neighbour(found, 3).is_likely(CHEAP)  # three are left
+        assert not with_neighbour(found, 1, 3).is_likely(CHEAP)
 
 
 RATES = [(1000.0, 1001.0), (1002.0, 1000.0), (999.0, 1000.0), (1001.0, 1000.0)]
@@ -545,9 +517,9 @@ def test_what_a_neighbour_slowed_now_and_then_does_not_count() -> None:
     found = confirmation(RATES, [1200.0, 1201.0, 1199.0, 700.0])
     assert not proves(found)
     assert proves(with_neighbour(found, 3))
-    assert with_neighbour(found, 3).speedup(0) == pytest.approx(1.2, rel=0.01)
+    assert with_neighbour(found, 3).speedup(CHEAP) == pytest.approx(1.2, rel=0.01)
     slowed = confirmation([*RATES[:3], (600.0, 1000.0)], [1200.0, 1201.0, 1199.0, 1200.0])
-    assert with_neighbour(slowed, 3, config=BASELINE).speedup(0) == pytest.approx(1.2, rel=0.01)
+    assert with_neighbour(slowed, 3, config=BASELINE).speedup(CHEAP) == pytest.approx(1.2, rel=0.01)
 
 
 def test_where_others_come_often_every_round_counts() -> None:

@@ -15,8 +15,8 @@ from autotune.machine.host import inspect_host
 from autotune.messages import Messages, Progress
 from autotune.output import TRACE, Output
 from autotune.records import Attempt, Part, Probe, Request, Runner, Trial, WorkloadFacts
-from autotune.runner.attempt import measure_once_more, require_numbers
 from autotune.runner.local import ProcessRunner
+from autotune.search.attempt import measure_once_more, require_numbers
 from autotune.workload import Script, Workload, describe
 
 WINDOW_SECONDS = 5.0

@@ -123,6 +123,8 @@ def probe_line(probe: Probe) -> Text:
     elif noise := probe.attempt.noise:
         small, large = noise.batch_size, noise.batch_size * noise.parts
         line.append(f"noise    gradients of {small} and of {large} samples, over {noise.trained_samples:,} samples")
+    elif losses := probe.attempt.losses:
+        line.append(f"losses   {len(losses)} of a start of the script:  {config_text(probe.config)}")
     else:
         failed = f"{_step_text(probe.config)}: {_on_one_line(probe.attempt.message)}"
         line.append(f"{probe.attempt.outcome:<8} {failed}", style="yellow")

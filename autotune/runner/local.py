@@ -22,7 +22,7 @@ from autotune.errors import NothingFeasibleError, ScriptEndsError, UsageError, U
 from autotune.machine.host import Host, inspect_host
 from autotune.machine.nvml import open_gpu
 from autotune.outcome import Outcome
-from autotune.probes import NumericsCheck, Trace
+from autotune.probes import FirstLosses, NumericsCheck, Trace
 from autotune.records import OF_LOOP, Attempt, Request, WorkloadFacts
 from autotune.runner.card import Cards, holders
 from autotune.runner.device_lock import DeviceLock
@@ -236,6 +236,9 @@ class ProcessRunner:
     def _ask_to_measure(self, config: Config, request: Request) -> Attempt:
         if request.part == "numerics" and isinstance(self._source, Script):
             return self._compare(config, request.time_limit)
+        if request.part == "losses":
+            losses = self.losses(config, request.time_limit)
+            return Attempt(outcome=Outcome.OK, payload=FirstLosses(losses=losses))
         config = self._as_asked(config, request)
         common, step = self._session_key(config, request)
         if request.fresh or not self._is_open(common, step):

@@ -6,19 +6,22 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean, median, median_low
 
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError
-from autotune.limits import SHARE_GRACE, format_duration, longer_budget
+from autotune.limits import GRACE, SHARE_GRACE, format_duration, longer_budget
 from autotune.outcome import Outcome
-from autotune.proof import Confirmation, finalists_for, has_failed
+from autotune.proof import Confirmation, Place, Proof, Turn, finalists_for, follow, has_failed, has_time
 from autotune.records import Part, Request, Trial
+from autotune.search.answer import answer, losses_to_read
 from autotune.search.bound import NOTHING_LEFT
 from autotune.search.known import Known
 from autotune.search.observations import GAIN
 from autotune.search.plan import LOOK_SECONDS, Plan
 from autotune.search.probe_plan import NUMERICS_SECONDS, next_probe, untried_precision
+from autotune.search.run import ALONE, INTERRUPTED_SECONDS, SECOND, End, Run
 from autotune.search.stopping import Ending, Stop, reason_to_stop
 from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
 
@@ -46,6 +49,8 @@ NOISE_SECONDS = 4.0
 """Seconds of the training that shows the gradients' noise."""
 STARTS = 3
 """Starts of a script in which a precision is compared with fp32."""
+LOSSES_STARTS = 2.5
+"""Starts of a script for which there must be time before its first losses are compared."""
 POLL, LOST_POLL = 1.0, 5.0
 """Seconds between two looks at other tuners, and before a probe is taken again that others made fail."""
 MOST_OTHER = 4
@@ -60,42 +65,15 @@ PAIR = 2
 """Measurements of a round at least: the baseline and one finalist."""
 MOST_SETTLING = 2
 """Measurements of the baseline alone at most."""
+LEAST_LIMIT = 10.0
+"""Seconds that a confirming measurement may take at least."""
 INTERRUPTED = Stop(Ending.INTERRUPTED, "interrupted by the user")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A run so far: its time, and the things that the study does not hold of it."""
-
-    budget: float
-    """Seconds of the whole run."""
-    spent: float
-    """Seconds since its start."""
-    opening: float
-    """Seconds that it took to start Python and torch, and to load the workload."""
-    loading: float
-    """The part of it that a process forked from one with torch takes too."""
-    most_trials: int | None = None
-    """Most trials, where the user gave a number."""
-    seed: int = 0
-    """Decides where in an epoch all its trials begin, so that like is compared with like."""
-    looks: int = 0
-    """Looks that were on record when it began."""
-    looking: float | None = None
-    """Seconds that were spent when its looks began to have their share of the rest; ``None`` before the baseline."""
-    confirmed: tuple[int, ...] = ()
-    """Numbers of its confirming trials."""
-    proven: int | None = None
-    """Trials of the search that were known when its last proof ended."""
-    is_exhausted: bool = False
-    """Whether the sampler had nothing new to propose."""
-    is_interrupted: bool = False
-    """Whether the user has interrupted it: what is known is proven, and that is all."""
-
-    @property
-    def left(self) -> float:
-        """Seconds left, never negative."""
-        return max(0.0, self.budget - self.spent)
+CONFIRMING = "confirming the best so far, in about {seconds:.0f} s"
+UNCONFIRMED = "nothing is confirmed: a round of the proof takes {seconds:.0f} s; start again to go on with the study"
+SEARCHING_SECOND = {
+    "samples": "the search is over; in the time that is left an answer with your batch is looked for",
+    "same-batch": "the search is over; in the time that is left an answer with any batch is looked for",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,35 +97,47 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure the configuration that the sampler proposes: the baseline first."""
+    """Measure a configuration: the one that the sampler proposes, the baseline first."""
+
+    config: Config | None = None
+    """A configuration for the other objective, which no sampler proposes."""
+    why: str | None = None
+    """What the user hears of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prove:
-    """Measure baseline and finalists side by side, since the search has come to an end for now."""
+    """Begin to measure baseline and finalists side by side, since the search has come to an end for now."""
 
+    proof: Proof
     stop: Stop
+    why: str | None = None
+    """What the user hears of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Measure the baseline once more, at another place of the epoch: perhaps nothing is to be gained there either."""
+    """Keep the answer as it is, with the reason; the answer for the other objective follows."""
+
+    stop: Stop
+    wanted: str
+    """The remedy for an undecided verdict."""
 
 
-Step = Wait | Look | Measure | Prove | Settle | Stop
+Step = Wait | Look | Measure | Prove | Turn | Settle | Stop
 
 
 def next_step(known: Known, run: Run) -> Step:
     """Return the next step of a run.
 
     The baseline, looks at the parts of training, then trials until a stopping rule holds; then the proof. In the time
-    that it has left the search goes on. Raises ``NothingFeasibleError`` where the budget ends before the baseline is
-    known.
+    that it has left the search goes on; at last comes the answer for the other objective, likewise. Raises
+    ``NothingFeasibleError`` where the budget ends before the baseline is known.
     """
     return Agenda(known=known, run=run).step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Agenda:
     """The steps of a run by what is known, and the seconds that they may take."""
 
@@ -157,6 +147,29 @@ class Agenda:
     @property
     def step(self) -> Step:
         """The next step."""
+        if self.run.stop is not None:
+            return self._second_step or self._losses_look or self.run.stop
+        if turn := self.turn:
+            return turn
+        step = self._first_step
+        return Settle(replace(step, text=self._in_words(step)), self._wanted(step)) if isinstance(step, Stop) else step
+
+    @property
+    def turn(self) -> Turn | None:
+        """The next turn of the last proof of the answer."""
+        return self._turn(self.run.proof)
+
+    def _turn(self, proof: Proof | None) -> Turn | None:
+        """Return the next turn of a proof; ``None`` where it has ended, or the user has ended it."""
+        is_cut = proof is not None and self.run.is_interrupted and not proof.is_short
+        if proof is None or is_cut:
+            return None
+        trials = self.known.compared(second=proof == self.run.second)
+        return follow(proof, self.known.baseline.config, trials, self.run.proof_left(proof))
+
+    @property
+    def _first_step(self) -> Step:
+        """The next step on the way to the answer, beside turns."""
         if self.run.is_interrupted:
             return self._proof(INTERRUPTED)
         if not self.known.trials:
@@ -166,21 +179,122 @@ class Agenda:
         if look := self._look(None):
             return look
         if self.known.leaves_nothing and not self.known.is_settled and self._may_settle:
-            return Settle()
+            return self._baseline_elsewhere
         stop = self._stop
         return self._wait(stop) or (self._look(stop) or self._proof(stop) if stop else Measure())
+
+    @property
+    def _baseline_elsewhere(self) -> Turn:
+        """The baseline once more, at another place of the epoch: perhaps nothing is to be gained there either."""
+        seed = self.run.seed + 1 + self.rounds
+        return Turn(self.known.setup.space.base, Place(f"{ALONE}-{self.run.name}-{seed}", None), seed)
+
+    @property
+    def _second_step(self) -> Step | None:
+        """The next step on the way to the answer for the other objective; ``None`` where it has ended.
+
+        The cost of a larger batch is looked at first, or last where only this answer has one.
+        """
+        run, is_first = self.run, len(self.known.trials) == self.run.searched
+        if run.is_interrupted:
+            return None
+        if run.second is not None:
+            return self._turn(run.second) or self.noise_look
+        if is_first and (look := self.noise_look):
+            return look
+        if config := self._second_proposal:
+            return Measure(config, SEARCHING_SECOND[self.known.setup.space.objective] if is_first else None)
+        return self._prove_second(finalist) if (finalist := self._second_finalist) else None
+
+    @property
+    def _losses_look(self) -> Look | None:
+        """The next start of a script whose first losses are compared; ``None`` where there is none, or no time."""
+        if self.run.is_interrupted or self.known.setup.facts.loader_site is None:
+            return None
+        wanted = losses_to_read(answer(replace(self.known, end=self.end)), self.known)
+        if wanted is None:
+            return None
+        config, steps_seconds = wanted
+        is_first = not any(probe.part == "losses" for probe in self.known.probes)
+        if is_first and self.run.left < LOSSES_STARTS * (self.run.opening + steps_seconds):
+            return None
+        return Look("losses", config, again=len(self.known.observations.looks_at("losses", config)))
+
+    @property
+    def end(self) -> End:
+        """The end of the run, if it were now."""
+        numbers = tuple(trial.number for trial in self.known.history)
+        return End(run=self.run, date="", notes=(), trials=numbers, looks=len(self.known.probes))
+
+    @cached_property
+    def confirmation(self) -> Confirmation | None:
+        """The results of the last proof; ``None`` without complete rounds."""
+        return self.known.confirmation(self.run.proof)
+
+    @property
+    def _others_are_left(self) -> bool:
+        """Whether all finalists of the last proof have failed, and it is not known yet of others."""
+        proof = self.run.proof
+        if proof is None or self.run.is_interrupted or (self.confirmation and self.confirmation.answer is not None):
+            return False
+        return any(has_failed(trial) and trial.number >= proof.since for trial in self.known.compared())
+
+    @property
+    def proven(self) -> int | None:
+        """Trials of the search that were known to the last proof; ``None`` without any."""
+        return self.run.proof.searched if self.run.proof else None
+
+    def _proof(self, stop: Stop) -> Prove | Stop:
+        """Return the proof of the search's finalists; the end where that was proven."""
+        is_proven = self.proven == len(self.known.trials) and not self._others_are_left
+        return stop if is_proven or self.known.is_settled else self._prove(stop)
+
+    def _prove(self, stop: Stop) -> Prove:
+        """Return the proof of the search's finalists, which may be none."""
+        run, known, left = self.run, self.known, self.run.proof_left()
+        finalists, entering, baselines = self.finalists(left)
+        compared = (trial.config for trial in known.compared() if trial.entry is not None)
+        proof = Proof(
+            name=run.named("proof"),
+            finalists=tuple(finalists),
+            entering=tuple(entering),
+            earlier=tuple(config for config in dict.fromkeys(compared) if known.may_answer(config)),
+            baselines=baselines,
+            seed=run.seed + self.rounds,
+            seconds=self.measurement_seconds,
+            since=self._next_number,
+            searched=len(known.trials),
+            is_short=run.is_interrupted,
+        )
+        why = CONFIRMING if has_time(left, (), proof.seconds, PAIR, 0) else UNCONFIRMED
+        seconds = max(INTERRUPTED_SECONDS, PAIR * proof.seconds)
+        return Prove(proof, stop, why.format(seconds=seconds) if finalists and run.is_interrupted else None)
+
+    def _prove_second(self, finalist: Config) -> Prove:
+        """Return the proof of the answer for the other objective."""
+        assert self.run.stop
+        proof = Proof(
+            name=self.run.named(SECOND),
+            finalists=(finalist,),
+            baselines=1,
+            seed=self.run.seed + self.rounds,
+            seconds=self.measurement_seconds,
+            since=self._next_number,
+            searched=len(self.known.trials),
+        )
+        return Prove(proof, self.run.stop)
+
+    @property
+    def _next_number(self) -> int:
+        """The number that the next trial has at least."""
+        return 1 + max((trial.number for trial in self.known.history), default=-1)
 
     @property
     def _may_settle(self) -> bool:
         """Whether there is time to measure the baseline at another place, and that was not tried in vain."""
         base = self.known.baseline
-        tried = sum(trial.number in self.run.confirmed and trial.config == base.config for trial in self.known.history)
+        tried = sum(self.run.holds(trial) and trial.config == base.config for trial in self.known.history)
         return tried < MOST_SETTLING and self.run.left >= self.measurement_seconds
-
-    def _proof(self, stop: Stop) -> Prove | Stop:
-        """Return the proof of what the search has found; the end where that was proven."""
-        is_proven = self.run.proven is not None and self.run.proven == len(self.known.trials)
-        return stop if is_proven or self.known.is_settled else Prove(stop)
 
     def _wait(self, stop: Stop | None) -> Wait | None:
         """Return a pause where all depends on what other tuners are measuring.
@@ -260,6 +374,8 @@ class Agenda:
 
     def look_request(self, look: Look) -> Request:
         """Return how a look is to be taken."""
+        if look.part == "losses":
+            return Request(seconds=0.0, time_limit=self.run.left + GRACE, part=look.part)
         seconds = {"numerics": NUMERICS_SECONDS, "noise": NOISE_SECONDS}.get(look.part, LOOK_SECONDS)
         is_started = look.part == "numerics" and self.known.setup.facts.loader_site is not None  # anew for each run
         limit = min(self._patience + is_started * STARTS * self.run.opening, self._time_limit)
@@ -269,6 +385,9 @@ class Agenda:
     def trial_request(self, config: Config) -> tuple[Request, float]:
         """Return how a trial is to be measured, and the seconds after which it is stuck."""
         request = replace(self.request, seed=self.run.seed)
+        if self.run.stop is not None:  # of the other objective
+            limit = min(self._patience, max(0.0, self.run.left - self._other_seconds) + SHARE_GRACE)
+            return replace(request, time_limit=limit, fresh=self._is_fresh(config)), self._patience
         if not self.known.trials:
             limit = max(LEAST_BASELINE, self.run.left)
             return replace(request, time_limit=limit), limit
@@ -283,6 +402,13 @@ class Agenda:
         stuck = self._patience if is_doubtful else max(LEAST_HANG, HANG_FACTOR * max(took))
         limit = min(stuck, self._time_limit)
         return replace(request, time_limit=limit, least_rate=low, fresh=self._is_fresh(config)), stuck
+
+    def turn_request(self, turn: Turn) -> Request:
+        """Return how a confirming measurement is to be made."""
+        run = self.run
+        proofs = (proof for proof in (run.second, run.proof) if proof and turn.place.round.startswith(f"{proof.name}-"))
+        limit = max(LEAST_LIMIT, run.proof_left(next(proofs, None)) + GRACE)
+        return replace(self.request, time_limit=limit, fresh=True, seed=turn.seed)
 
     @property
     def _patience(self) -> float:
@@ -343,7 +469,7 @@ class Agenda:
         is_gain = self._fastest is not self.known.baseline
         if not is_gain and len(self.known.trials) <= FIRST_TRIALS:
             return self._least_proof
-        if self.run.proven is not None:
+        if self.proven is not None:
             return self.proof_seconds + (self._other_seconds if self.known.setup.space.other else 0.0)
         usual = min(CONFIRM_SHARE * self.run.budget, CONFIRM_ROUNDS * self.plan.base_round)
         return max(usual, min(self.proof_seconds, PROOF_SHARE * self.run.budget) if is_gain else 0.0)
@@ -420,20 +546,28 @@ class Agenda:
             untried = replace(untried, persistent_workers=space.base.persistent_workers)
         return [untried], entering, baselines
 
-    def other_proposal(self, answer: Config) -> Config | None:
-        """Return the next configuration to measure for the other objective; ``None`` without any, or without time."""
-        trials, most = self.known.trials, self.run.most_trials
-        since = self.run.proven if self.run.proven is not None else len(trials)
-        is_over = len(trials) - since >= MOST_OTHER or (most is not None and len(trials) >= most)
-        has_time = self.run.left >= self.trial_cost + self._other_seconds
-        may_measure = has_time and not is_over and not self.run.is_interrupted
-        return self.known.other_proposal(answer) if may_measure else None
+    @property
+    def _first_answer(self) -> Config:
+        """The answer that was settled; the baseline where no gain is proven."""
+        found = self.confirmation
+        is_proven = found is not None and found.answer is not None and found.is_proven(found.answer)
+        return found.answer if is_proven and found and found.answer else self.known.setup.space.base
 
-    def other_finalist(self, answer: Config) -> Config | None:
-        """Return the finalist of the answer for the other objective; ``None`` where there is none, or no time."""
-        if self.run.is_interrupted or self.run.left < self._other_seconds:
+    @property
+    def _second_proposal(self) -> Config | None:
+        """The next configuration to measure for the other objective; ``None`` without any, or without time."""
+        trials, most = self.known.trials, self.run.most_trials
+        since = self.proven if self.proven is not None else len(trials)
+        is_over = len(trials) - since >= MOST_OTHER or (most is not None and len(trials) >= most)
+        may_measure = not is_over and self.run.left >= self.trial_cost + self._other_seconds
+        return self.known.other_proposal(self._first_answer) if may_measure else None
+
+    @property
+    def _second_finalist(self) -> Config | None:
+        """The finalist of the answer for the other objective; ``None`` where there is none, or no time."""
+        if self.run.left < self._other_seconds:
             return None
-        return self.known.other_finalist(answer, self.failed)
+        return self.known.other_finalist(self._first_answer, self.failed)
 
     @property
     def _other_seconds(self) -> float:
@@ -443,12 +577,6 @@ class Agenda:
         took = [each.attempt.seconds for each in confirmed if each.config == base or not keeps_batch]
         return LEAST_ROUNDS * PAIR * (LEEWAY * fmean(took) if took else self.measurement_seconds)
 
-    def other_request(self, config: Config) -> tuple[Request, float]:
-        """Return how a trial for the other objective is to be measured, and the seconds after which it is stuck."""
-        stuck, left = self._patience, max(0.0, self.run.left - self._other_seconds) + SHARE_GRACE
-        limit, fresh = min(stuck, left), self._is_fresh(config)
-        return replace(self.request, time_limit=limit, seed=self.run.seed, fresh=fresh), stuck
-
     def _is_fresh(self, config: Config) -> bool:
         """Return whether a process of its own is needed: without workers it would find what a trial before has read."""
         return not config.num_workers and any(trace.keeps_samples for trace in self.known.observations.traces)
@@ -456,14 +584,16 @@ class Agenda:
     @property
     def failed(self) -> set[Config]:
         """The configurations that failed in a proof, of earlier runs too."""
-        return {trial.config for trial in self.known.history if has_failed(trial, self.known.fits)}
+        known = self.known
+        compared = (*known.compared(), *known.compared(second=True))
+        return {trial.config for trial in compared if has_failed(trial)}
 
     @property
     def rounds(self) -> int:
         """Rounds of the proof that this run has begun."""
-        return len({trial.round for trial in self.known.history if trial.number in self.run.confirmed})
+        return len({trial.round for trial in self.known.history if self.run.holds(trial)})
 
-    def in_words(self, stop: Stop) -> str:
+    def _in_words(self, stop: Stop) -> str:
         """Return why the run ended; where the budget is not spent, why the rest of it was no use."""
         left = self.run.left
         if stop.ending is not Ending.BUDGET or left < min(self.trial_cost, LITTLE * self.run.budget):
@@ -471,11 +601,11 @@ class Agenda:
         rest, longer = format_duration(left), self._longer_budget
         return f"{rest} are left, too little for another trial and its confirmation (--budget {longer} allows more)"
 
-    def wanted(self, stop: Stop, confirmation: Confirmation | None) -> str:
+    def _wanted(self, stop: Stop) -> str:
         """Return the remedy for an undecided run; empty after an interrupt, and where the alternative was slower."""
         if stop.ending is Ending.INTERRUPTED:
             return ""
-        longer = self._longer_budget
+        longer, found = self._longer_budget, self.confirmation
         if amp := self.untried_precision:
             needs_memory = self.known.observations.halvings(amp)
             return f"memory to compare {amp} with fp32" if needs_memory else f"time to try {amp} (--budget {longer})"
@@ -485,10 +615,9 @@ class Agenda:
             return f"more than {self.run.most_trials} trials (--trials)"
         if self.rounds >= MAX_ROUNDS:
             return f"more than {MAX_ROUNDS} rounds (with --storage FILE the rounds of several runs add up)"
-        if confirmation is not None and confirmation.is_hopeless:
+        if found is not None and found.is_hopeless:
             return "rounds that differ less: the gain is smaller than their differences"
-        index = confirmation.answer if confirmation else None
-        is_slower = confirmation is not None and index is not None and confirmation.speedup(index) < 1
+        is_slower = found is not None and found.answer is not None and found.speedup(found.answer) < 1
         return "" if is_slower else f"more time (--budget {longer})"
 
     @property

@@ -17,6 +17,7 @@ from autotune.diagnosis.notes import (
     on_caches,
     on_data_parallel,
     on_disturbances,
+    on_losses,
     on_other_batch,
     on_places,
     on_uneven_workers,
@@ -47,6 +48,9 @@ OF_SCRIPT = "an epoch that is short enough to be measured whole"
 OF_FUNCTION = f"{OF_SCRIPT} (epoch_batches ends it earlier)"
 OR_ALONE = ", or one reader for all of it (--num-workers 0,1)"
 """The remedies where the rest of a stream may run at another rate than its beginning."""
+NO_TIME_FOR_LOSSES = "There was no time to compare the first losses with those of your settings."
+LOSSES = 20
+"""Losses of a script that are compared."""
 NO_TIME = "there was no time to prove an answer (give a larger --budget)"
 
 
@@ -54,9 +58,11 @@ def answer(known: Known) -> Result:
     """Return the answer of a run: a proven gain, a likely gain, or none. Pure."""
     end, observations, space, searched = known.end, known.observations, known.setup.space, known.baseline.measurement
     assert end
+    assert end.run.stop
     assert searched
-    confirmation, confirmed = known.confirmation(end), known.confirmations(end)
-    is_complete = end.ending is Ending.COMPLETE and not untried_precision(observations, space)
+    run, ending = end.run, end.run.stop.ending
+    confirmation, confirmed = known.confirmation(run.proof), known.confirmations
+    is_complete = ending is Ending.COMPLETE and not untried_precision(observations, space)
     alone = known.quiet_baselines or [searched]
     before = confirmation.baseline if confirmation else standing_of(observations.baseline.config, alone)
     before = with_pauses(before, known.measured)
@@ -65,26 +71,70 @@ def answer(known: Known) -> Result:
     remaining = known.forecast.remaining if is_seen else None
     after, decided = _decided(confirmation, confirmed, before, remaining, known.largest_gain, known)
     is_open = decided["verdict"] is Verdict.UNDECIDED
-    is_interrupted = end.ending is Ending.INTERRUPTED or (end.is_cut and is_open)
+    is_interrupted = ending is Ending.INTERRUPTED or (run.is_interrupted and is_open)
     result = Result(
         **decided,
         objective=space.objective,
-        stop_reason=end.stop_reason,
+        stop_reason=end.run.stop.text,
         facts=known.setup.facts,
         host=known.setup.host,
         history=known.history,
         interrupted=is_interrupted,
-        seconds=end.seconds,
+        seconds=run.spent,
         tried=tuple(each for each in tried_options(observations, space) if each.seconds or not is_interrupted),
     )
     other, why = _other(result, after.config, known)
     result = _with_evidence(result, before.config, known)
     if other is None:
-        return replace(result, no_alternative=why)
-    if space.recommends and comes_first(other, result):
-        result, other = other, result
-    config = replace(result.config, alternatives={other.objective: other.config})
-    return replace(result, config=config, alternative=other)
+        result = replace(result, no_alternative=why)
+    else:
+        if space.recommends and comes_first(other, result):
+            result, other = other, result
+        config = replace(result.config, alternatives={other.objective: other.config})
+        result = replace(result, config=config, alternative=other)
+    return replace(result, notes=(*result.notes, *_on_first_losses(result, known)))
+
+
+def losses_to_read(result: Result, known: Known) -> tuple[Config, float] | None:
+    """Return the settings with which a script is started next to read its first losses, and the seconds of these steps.
+
+    ``None`` where its losses are known, cannot be read, or have to change.
+    """
+    if (starts := _alike(result)) is None:
+        return None
+    own, new = (known.observations.looks_at("losses", config) for config in starts)
+    seconds = LOSSES * starts[0].samples_per_step / result.baseline_samples_per_second
+    if any(not look.attempt.found for look in (*own, *new)) or len(own) > 1:
+        return None
+    if not own:
+        return starts[0], seconds
+    if not new:
+        return starts[1], seconds
+    return None if own[0].attempt.losses == new[0].attempt.losses else (starts[0], seconds)
+
+
+def _alike(result: Result) -> tuple[Config, Config] | None:
+    """Return the script's settings and the answer's where losses have to be the same; ``None`` where they may change.
+
+    Both have the answer's threads, which decide in what order sums are made.
+    """
+    nothing: dict[str, Any] = {"measured": None, "made_on": None, "alternatives": None}
+    own, new = replace(result.baseline, **nothing), replace(result.config, **nothing)
+    if own.dataloader_kwargs() == new.dataloader_kwargs() or (own.batch_size, own.amp) != (new.batch_size, new.amp):
+        return None
+    return replace(own, intra_op_threads=new.intra_op_threads, inter_op_threads=new.inter_op_threads), new
+
+
+def _on_first_losses(result: Result, known: Known) -> Iterator[str]:
+    """Yield how a script's first losses change with the answer, or that there was no time to read them."""
+    starts, end = _alike(result), known.end
+    if known.setup.facts.loader_site is None or starts is None or end is None or end.run.is_interrupted:
+        return
+    own, new = ([look.attempt.losses for look in known.observations.looks_at("losses", each)] for each in starts)
+    if not own:
+        yield NO_TIME_FOR_LOSSES
+    elif own[0] and new and new[0] and (own[0] == new[0] or own[-1] is not own[0]):
+        yield on_losses(own[0], new[0], own[-1])
 
 
 def comes_first(other: Result, kept: Result) -> bool:
@@ -164,12 +214,12 @@ def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None,
         is_chosen = facts.loader_site and known.setup.space.varies_no_batch and not is_fixed
         return None, BY_SCRIPT if is_chosen else ""
     is_same = known.serves_both(answer) and (result.verdict is Verdict.FASTER or space.objective == "same-batch")
-    confirmation, forecast = known.confirmation(known.end, other=True), known.other_forecast
+    confirmation, forecast = known.confirmation(known.end.run.second), known.other_forecast
     if confirmation is not None and forecast is not None:
         before = with_pauses(confirmation.baseline, known.measured)
         remaining = None if forecast.is_open.any() else forecast.remaining
-        numbers = {trial.number for trial in known.compared(other=True)}
-        confirmed = [trial for trial in known.confirmations(known.end) if trial.number in numbers]
+        numbers = {trial.number for trial in known.compared(second=True)}
+        confirmed = [trial for trial in known.confirmations if trial.number in numbers]
         _, decided = _decided(confirmation, confirmed, before, remaining, None, known)
         is_better = decided["verdict"] is Verdict.FASTER and decided["speedup"] >= (1 + GAIN) * result.speedup
         if is_better or not is_same:
@@ -201,26 +251,26 @@ def _decide(
     remaining: float | None,
     bound: float | None,
     is_contradicted: Callable[[Config], bool],
-) -> tuple[Verdict, int | None, float | None]:
+) -> tuple[Verdict, Config | None, float | None]:
     """Return the verdict, the finalist that is the answer (``None`` for the baseline), and the most it may gain.
 
     ``remaining`` is the largest gain that is expected of an untried configuration, ``bound`` the largest possible of
     all: where they leave next to nothing, nobody has to be measured beside the baseline. What was proven beside others
     and is contradicted by measurements without them is no answer.
     """
-    index = confirmation.answer if confirmation else None
-    if confirmation is not None and index is not None and confirmation.is_proven(index):
-        if not confirmation.is_crowded or not is_contradicted(confirmation.finalists[index].config):
-            return Verdict.FASTER, index, None
+    config = confirmation.answer if confirmation else None
+    if confirmation is not None and config is not None and confirmation.is_proven(config):
+        if not confirmation.is_crowded or not is_contradicted(config):
+            return Verdict.FASTER, config, None
         return Verdict.UNDECIDED, None, None
     if bound is not None and bound < NOTHING_LEFT:
         return Verdict.NO_GAIN, None, max(LEAST_SAID, bound)
-    if confirmation is None or index is None:
+    if confirmation is None or config is None:
         return Verdict.UNDECIDED, None, None
     most = max(confirmation.most or math.inf, math.inf if remaining is None else 1 + remaining)
     if most <= NEGLIGIBLE:
         return Verdict.NO_GAIN, None, max(LEAST_SAID, most - 1)
-    return Verdict.UNDECIDED, index if confirmation.is_likely(index) else None, None
+    return Verdict.UNDECIDED, config if confirmation.is_likely(config) else None, None
 
 
 def _missing(
@@ -233,7 +283,7 @@ def _missing(
         alone = OR_ALONE if known.baseline.config.readers == 1 else ""
         yield (OF_SCRIPT if known.setup.facts.loader_site else OF_FUNCTION) + alone
         return  # neither time nor quiet tells more of the rest
-    if wanted := "another configuration that runs" if is_over else known.end.wanted:
+    if wanted := "another configuration that runs" if is_over else known.end.run.wanted:
         yield wanted
     if busy := busy_text(confirmed):
         yield f"a quieter machine ({busy})"

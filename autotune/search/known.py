@@ -14,7 +14,8 @@ from typing import Any
 
 from autotune.batch_cost import NoiseScale, noise_scale
 from autotune.config import Config
-from autotune.proof import Confirmation, Entry, recorded
+from autotune.outcome import Outcome
+from autotune.proof import Confirmation, Proof, confirmation_of
 from autotune.records import Measurement, Probe, Trial
 from autotune.search.bound import NOTHING_LEFT, largest_gain, unsure_step
 from autotune.search.feasibility import exceeds
@@ -22,53 +23,17 @@ from autotune.search.forecast import Forecast, cost, feasible, forecast_of
 from autotune.search.observations import DISTURBANCE, GAIN, Observations
 from autotune.search.predict import BOUND_ERRORS
 from autotune.search.probe_plan import next_probe, untried_precision
+from autotune.search.run import SECOND, End
 from autotune.search.setup import Setup
-from autotune.search.stopping import Ending
 
 EXPECTED = ("forecast", "other_forecast", "rivals", "following", "_was_looked_at")
 """Properties that follow from the setup and the observations alone."""
 CLEARLY_SLOWER = 0.9
 """Share of the baseline's rate below which a trial is no finalist while something untried could win."""
-OTHER = "other-"
-"""Begin of the names of rounds that prove the answer for the other objective."""
 MOST_BASELINES = 4
 """Most measurements of the baseline in the search."""
 PLAUSIBLE = 1.5
 """Standard deviations by which a trial's expected rate may lie below the best for it to be measured again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """End of a run: all that its answer does not have from the trials and looks of the study."""
-
-    ending: Ending
-    """The kind of reason for which it ended."""
-    stop_reason: str
-    """The reason in words."""
-    seconds: float
-    """Wall time of the run."""
-    date: str
-    """When it ended, in UTC."""
-    wanted: str
-    """The remedy for an undecided verdict."""
-    notes: tuple[str, ...]
-    """Notes that were told during the run."""
-    trials: tuple[int, ...]
-    """Numbers of the trials that were on record."""
-    looks: int
-    """Number of the looks that were on record."""
-    confirmed: tuple[int, ...]
-    """Numbers of the run's own confirming trials."""
-    rounds: tuple[str, ...]
-    """Names of the complete rounds of the proof, earlier runs' included."""
-    entries: tuple[Entry, ...]
-    """The finalists, in order, and what became of them."""
-    other_rounds: tuple[str, ...] = ()
-    """Names of the complete rounds of the proof of the answer for the other objective."""
-    other_entries: tuple[Entry, ...] = ()
-    """Its finalist."""
-    is_cut: bool = False
-    """Whether the user interrupted the run, in the search or after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +41,14 @@ class Known:
     """All that is known of a study."""
 
     setup: Setup
-    observations: Observations
-    """The trials of the search, and the looks."""
+    trials: tuple[Trial, ...]
+    """The trials of the search that ran, the baseline first."""
     history: tuple[Trial, ...]
     """Every trial, confirmations last."""
+    probes: tuple[Probe, ...] = ()
+    """The looks at parts of training, in order."""
+    baselines: int = 1
+    """Times that the baseline was measured."""
     others: tuple[tuple[str, Config], ...] = ()
     """Other tuners that share the study, and the configuration that each is measuring now."""
     end: End | None = None
@@ -90,19 +59,27 @@ class Known:
 
         A confirming measurement changes no expectation.
         """
-        if earlier and (earlier.setup, earlier.observations) == (self.setup, self.observations):
+        if earlier and self.setup == earlier.setup and self.observations == earlier.observations:
             vars(self).update({name: known for name, known in vars(earlier).items() if name in EXPECTED})
         return self
 
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """The trials of the search that ran, the baseline first."""
-        return self.observations.trials
+    @cached_property
+    def observations(self) -> Observations:
+        """The trials of the search, and the looks."""
+        return Observations(
+            facts=self.setup.facts,
+            host=self.setup.host.for_rank(self.setup.space.base.ranks),
+            memory_limit=self.setup.memory_limit,
+            trials=self.trials,
+            baselines=self.baselines,
+            probes=self.probes,
+            claimed=self.claimed,
+        )
 
     @property
     def baseline(self) -> Trial:
         """The baseline and its measurement. Raises ``IndexError`` where there is none yet."""
-        return self.observations.baseline
+        return self.trials[0]
 
     @property
     def needs_baseline(self) -> bool:
@@ -112,12 +89,11 @@ class Known:
         """
         if not self.trials:
             return True
-        times = self.observations.baselines
-        if times >= MOST_BASELINES or self.baseline.config in self.claimed:
+        if self.baselines >= MOST_BASELINES or self.baseline.config in self.claimed:
             return False
         if self.observations.is_outdated(self.baseline):
             return True
-        return self.baseline.is_disturbed and (times == 1 or self._is_quiet)
+        return self.baseline.is_disturbed and (self.baselines == 1 or self._is_quiet)
 
     @property
     def _is_quiet(self) -> bool:
@@ -129,12 +105,7 @@ class Known:
     @property
     def claimed(self) -> tuple[Config, ...]:
         """Configurations that other tuners are measuring now."""
-        return self.observations.claimed
-
-    @property
-    def probes(self) -> tuple[Probe, ...]:
-        """The looks at the step and at the loader, in order."""
-        return self.observations.probes
+        return tuple(config for _, config in self.others)
 
     @property
     def measured(self) -> list[Trial]:
@@ -332,10 +303,6 @@ class Known:
         keeps = base.persistent_workers if self.setup.space.decides_persistence else chosen.persistent_workers
         return replace(chosen, persistent_workers=keeps and chosen.num_workers > 0)
 
-    def fits(self, measured: Measurement) -> bool:
-        """Return whether a measurement took no more memory than training may."""
-        return not exceeds(measured, self.observations)
-
     def is_contradicted(self, config: Config) -> bool:
         """Return whether the measurements that nobody disturbed have the baseline ahead of a configuration."""
 
@@ -349,24 +316,33 @@ class Known:
         own, base = rates(config), rates(self.baseline.config)
         return bool(own and base) and fmean(own) < fmean(base)
 
-    def confirmations(self, end: End) -> list[Trial]:
-        """Return the confirming measurements of the run that ended."""
-        return [trial for trial in self.history if trial.number in end.confirmed]
+    @property
+    def confirmations(self) -> list[Trial]:
+        """The confirming measurements of the run that ended."""
+        assert self.end
+        return [trial for trial in self.history if self.end.run.holds(trial)]
 
-    def compared(self, *, other: bool) -> list[Trial]:
-        """Return the trials of the proof of the answer, or of that for the other objective."""
-        confirming = [trial for trial in self.history if trial.kind == "confirm"]
-        return [trial for trial in confirming if (trial.round or "").startswith(OTHER) == other]
+    def compared(self, *, second: bool = False) -> list[Trial]:
+        """Return the trials of the proof of the answer, or of that for the other objective.
 
-    def confirmation(self, end: End, *, other: bool = False) -> Confirmation | None:
-        """Return the comparison of the finalists with the baseline; ``None`` without complete rounds.
-
-        ``other`` stands for that of the answer for the other objective.
+        A finalist that took more memory than training may has failed.
         """
-        rounds, entries = (end.other_rounds, end.other_entries) if other else (end.rounds, end.entries)
-        if not rounds:
+        confirming = [trial for trial in self.history if trial.kind == "confirm"]
+        found = (trial for trial in confirming if (trial.round or "").startswith(SECOND) == second)
+        return [self._failed_by_memory(trial) for trial in found]
+
+    def _failed_by_memory(self, trial: Trial) -> Trial:
+        measured = trial.measurement
+        if trial.entry is None or measured is None or not exceeds(measured, self.observations):
+            return trial
+        outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
+        return replace(trial, attempt=replace(trial.attempt, outcome=outcome, payload=None))
+
+    def confirmation(self, proof: Proof | None) -> Confirmation | None:
+        """Return the comparison of a proof's finalists with the baseline; ``None`` without complete rounds."""
+        if proof is None:
             return None
-        return recorded(self.compared(other=other), self.baseline.config, entries, rounds, self.fits)
+        return confirmation_of(proof, self.baseline.config, self.compared(second=proof.name.startswith(SECOND)))
 
 
 def _place(config: Config, forecast: Forecast) -> int | None:

@@ -19,7 +19,8 @@ from autotune.records import SCHEMA
 from autotune.report.result import RecordedStudy
 from autotune.result import DEFAULT_PATH
 from autotune.search.answer import answer
-from autotune.search.known import End, Known
+from autotune.search.known import Known
+from autotune.search.run import End
 from autotune.search.sampler import PredictiveSampler, Seen
 from autotune.storage.journal import RecordedFile
 from autotune.storage.open import FILE, IDENTITY, is_ours, quiet_optuna
@@ -93,7 +94,7 @@ def _known(frozen: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> Know
     then = [each for each in frozen if each.number in end.trials]
     looks = {key: look for key, look in attributes.items() if not key.startswith(LOOK) or look["number"] < end.looks}
     known = PredictiveSampler().known(Seen(then, looks))
-    return replace(known, observations=replace(known.observations, claimed=()), end=end)
+    return replace(known, others=(), end=end)
 
 
 def _newest(studies: list[Study]) -> Study:

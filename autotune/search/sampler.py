@@ -16,7 +16,6 @@ from autotune.errors import UsageError
 from autotune.flags import SAMPLERS
 from autotune.records import Probe, Trial
 from autotune.search.known import Known
-from autotune.search.observations import Observations
 from autotune.search.setup import SETUP, Setup
 from autotune.storage.open import quiet_optuna
 from autotune.storage.trials import BY, is_record, looks_of, ordered, searched, system_attributes, trial_of
@@ -72,20 +71,13 @@ class PredictiveSampler(BaseSampler):
         """
         setup = self.setup(seen.attributes)
         records = [self._record(each) for each in seen.trials if is_record(each)]
-        others = running(setup, seen.trials, seen.besides)
         known = Known(
             setup=setup,
-            observations=Observations(
-                facts=setup.facts,
-                host=setup.host.for_rank(setup.space.base.ranks),
-                memory_limit=setup.memory_limit,
-                trials=searched(records),
-                baselines=sum(trial.kind == "baseline" for trial in records),
-                probes=looks_of(seen.attributes, self._looks),
-                claimed=tuple(config for _, config in others),
-            ),
+            trials=searched(records),
             history=ordered(records),
-            others=tuple(others),
+            probes=looks_of(seen.attributes, self._looks),
+            baselines=sum(trial.kind == "baseline" for trial in records),
+            others=tuple(running(setup, seen.trials, seen.besides)),
         )
         self._known = self._known if known == self._known else known.expecting(self._known)
         return self._known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,19 +16,20 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import WORKER_OPTIONS, Config
-from autotune.encoding import to_json
+from autotune.encoding import from_json, to_json
 from autotune.errors import StorageError
 from autotune.messages import Messages
 from autotune.probes import reason_against
 from autotune.proof import Place
 from autotune.records import Attempt, Kind, Part, Probe, Trial
 from autotune.report.result import Result
-from autotune.search.known import End, Known
+from autotune.search.known import Known
+from autotune.search.run import End, Run
 from autotune.search.sampler import PredictiveSampler, Seen, running, says_what_it_measures
-from autotune.search.setup import Setup
+from autotune.search.setup import SETUP, Setup
 from autotune.storage.identity import identify
 from autotune.storage.open import StudyStorage, quiet_optuna
-from autotune.storage.trials import FEASIBLE, frozen_trial, write_end, write_look, write_trial
+from autotune.storage.trials import END, FEASIBLE, RUN, frozen_trial, write_end, write_look, write_run, write_trial
 
 LONGEST_MESSAGE, LONGEST_DETAILS = 1000, 4000
 """Characters of the user's own messages in a record, each of up to 12 bytes as JSON: MySQL takes 64 KiB for a whole."""
@@ -50,6 +51,7 @@ class TuningStudy:
         self._asked: tuple[Study, optuna.Trial] | None = None
         self.is_exhausted = False
         """Whether the sampler had nothing new to propose."""
+        self._open_run = _open_run(storage, setup)
         storage.do(setup.write)
 
     @property
@@ -151,12 +153,12 @@ class TuningStudy:
 
     def beating(self) -> AbstractContextManager[None]:
         """Show the others that the trial that was asked for is being measured for as long as this lasts."""
-        assert self._asked is not None
-        return self._storage.beating(self._asked[1])
+        return self._storage.beating(self._asked[1]) if self._asked else nullcontext()
 
     def tell(self, attempt: Attempt, config: Config, kind: Kind) -> Trial:
-        """Record the outcome of the configuration that was asked for last."""
-        assert self._asked is not None
+        """Record the outcome of a configuration: the one that was asked for last, or one that no sampler proposed."""
+        if self._asked is None:
+            return self._add(Trial(number=0, kind=kind, config=config, attempt=_bounded(attempt)))
         record = Trial(number=self._asked[1].number, kind=kind, config=config, attempt=_bounded(attempt))
         if kind == "search":
             forecast = self.known.forecast
@@ -199,14 +201,22 @@ class TuningStudy:
     def confirmed(self, attempt: Attempt, config: Config, place: Place) -> Trial:
         """Record a measurement of a round of confirmation as a trial that has ended."""
         record = Trial(number=0, kind="confirm", config=config, attempt=_bounded(attempt), **place._asdict())
-        self._storage.do(lambda study: study.add_trial(self._frozen(record)))
-        return next(each for each in reversed(self.known.history) if (each.round, each.config) == (place.round, config))
+        return self._add(record)
 
-    def measured(self, attempt: Attempt, config: Config) -> Trial:
-        """Record a trial for the other objective, which no sampler proposed."""
-        record = Trial(number=0, kind="search", config=config, attempt=_bounded(attempt))
+    def _add(self, record: Trial) -> Trial:
+        """Record a trial that has ended, and return it with its number."""
         self._storage.do(lambda study: study.add_trial(self._frozen(record)))
-        return self.known.trials[-1]
+        found = (each for each in reversed(self.known.measured) if replace(each, number=record.number) == record)
+        return next(found)
+
+    @property
+    def open_run(self) -> Run | None:
+        """The run of this study that was killed, where it asked the same; ``None`` where others may still go on."""
+        return self._open_run
+
+    def write_run(self, run: Run) -> None:
+        """Write a run as far as it has come."""
+        self._storage.do(lambda study: write_run(study, to_json(run)))
 
     def write_end(self, end: End, result: Result) -> None:
         """Write the end of the run to the study, and its result for people."""
@@ -234,6 +244,15 @@ def open_study(
         storage.close()
         raise StorageError(f"{storage.location}: is damaged: its first trial is not the baseline; name another file")
     return study
+
+
+def _open_run(storage: StudyStorage, setup: Setup) -> Run | None:
+    attributes = storage.attributes
+    if not storage.is_own or RUN not in attributes or Setup.of(attributes[SETUP]).space != setup.space:
+        return None
+    run = from_json(Run, attributes[RUN])
+    is_over = END in attributes and from_json(End, attributes[END]).run.name == run.name
+    return None if is_over else run
 
 
 def _reason_against(attempt: Attempt, amp: str, further: str) -> str:

@@ -186,6 +186,11 @@ class StudyStorage:
         return self._study is not None and self._path is not None and self.failure is None and self._is_begun
 
     @property
+    def is_own(self) -> bool:
+        """Whether nobody else can write to it, so that a run that has not ended there was killed."""
+        return self._file is not None
+
+    @property
     def location(self) -> str:
         """Where it is kept, without a password."""
         return without_password(self._path or "")

@@ -25,7 +25,7 @@ RECORD = "autotune:record"
 """System attribute of a trial: the whole of it, but for its number."""
 ENDED = "autotune:ended"
 """System attribute of a trial: when it ended, in UTC. Optuna's own times are the local ones of each host."""
-LOOK, END = "autotune:look", "autotune:run"
+LOOK, RUN, END = "autotune:look", "autotune:run", "autotune:end"
 """System attributes of a study. The subject of a look follows, so that two tuners write the same look once."""
 BY = "measured by"
 """User attribute of a trial that is or was measured: host and process."""
@@ -104,7 +104,8 @@ def _in_words(trial: Trial) -> dict[str, Any]:
 def write_look(study: Study, probe: Probe) -> None:
     """Add a look at a part of training to a study."""
     config, attributes = probe.config, system_attributes(study)
-    settings = [config.batch_size, config.amp, config.intra_op_threads or 0, config.num_workers, *config.options]
+    settings = [config.batch_size, config.amp, config.intra_op_threads or 0, *config.options]
+    settings += config.dataloader_kwargs().values()
     times = [f"again {probe.again}"] if probe.again else []
     subject = ":".join(map(str, [LOOK, probe.part, *settings, *times]))
     known = {key: look for key, look in attributes.items() if key.rpartition(":")[0] == subject}
@@ -143,6 +144,11 @@ def describe_result(result: Result) -> dict[str, Any]:
         "limited by": result.bottleneck or "unknown",
         "tuned": f"{result.facts.model_name} on {result.facts.dataset_name}",
     }
+
+
+def write_run(study: Study, run: Mapping[str, Any]) -> None:
+    """Write a run that is going on, as JSON."""
+    study._storage.set_study_system_attr(study._study_id, RUN, run)
 
 
 def write_end(study: Study, end: Mapping[str, Any], result: Result) -> None:

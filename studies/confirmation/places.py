@@ -2,7 +2,7 @@
 
     python studies/confirmation/places.py [--runs 300]
 
-Confirmations of one finalist by the package's own ``Rounds``, eight or sixteen at most, on a machine where costs
+Confirmations of one finalist by the package's own ``follow``, eight or sixteen at most, on a machine where costs
 depend on the place of the epoch. Writes ``recorded/places.csv`` beside this script and prints the README's table.
 """
 
@@ -23,8 +23,9 @@ from simulate import BASE_RATE, NOISE, Machine
 
 from autotune import stats
 from autotune.config import Config
-from autotune.proof import Rounds
+from autotune.proof import Proof, confirmation_of
 from autotune.records import Attempt, Request
+from tests.simulated import measured
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
 FIELDS = ("places", "gain", "rounds", "seed", "rule", "claimed", "taken", "speedup", "low", "high")
@@ -65,7 +66,8 @@ class Epoch(Machine):
         attempt = self.train(config, 0.0)
         assert attempt.measurement is not None
         rate = BASE_RATE / cost * math.exp(self.generator.gauss(0, NOISE))
-        return replace(attempt, payload=replace(attempt.measurement, samples_per_second=rate))
+        payload = replace(attempt.measurement, samples_per_second=rate)
+        return replace(attempt, payload=payload, seconds=1.0)
 
 
 def by_interval(interval: stats.Interval | None) -> bool:
@@ -76,28 +78,22 @@ def by_interval(interval: stats.Interval | None) -> bool:
 def run(places: str, gain: float, most: int, seed: int, rule: str) -> dict[str, object]:
     """One confirmation under the rule of before or of now."""
     machine = Epoch(gain=gain, seed=seed, places=places)
-    rounds = Rounds(
-        machine,
-        BASELINE,
-        [FINALIST],
-        lambda: Request(seconds=1.0, fresh=True),
-        has_time=lambda measurements, tried: tried + measurements / 2 <= most,
-        baselines=1,
-        seed=random.Random(seed).randrange(2**31),
-    )
+    first = random.Random(seed).randrange(2**31)
+    proof = Proof(name="places", finalists=(FINALIST,), baselines=1, seed=first, seconds=1.0)
     with patch("autotune.proof.shows_gain", {"before": by_interval, "now": stats.shows_gain}[rule]):
-        found = rounds.run()
+        trials = measured(machine, proof, BASELINE, lambda rounds: 2.0 * (most - rounds))
+        found = confirmation_of(proof, BASELINE, trials)
         assert found is not None
-        low, high = found.interval(0) or (math.nan, math.nan)
+        low, high = found.interval(FINALIST) or (math.nan, math.nan)
         return {
             "places": places,
             "gain": gain,
             "rounds": most,
             "seed": seed,
             "rule": rule,
-            "claimed": int(found.is_proven(0)),
-            "taken": found.rounds_of(0),
-            "speedup": f"{found.speedup(0):.4g}",
+            "claimed": int(found.is_proven(FINALIST)),
+            "taken": found.rounds_of(FINALIST),
+            "speedup": f"{found.speedup(FINALIST):.4g}",
             "low": f"{low:.4g}",
             "high": f"{high:.4g}",
         }

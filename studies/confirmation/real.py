@@ -21,17 +21,16 @@ from pathlib import Path
 from autotune.config import Config
 from autotune.limits import Budget
 from autotune.machine.host import inspect_host
-from autotune.proof import Confirmation, Rounds, finalists_for
-from autotune.records import Attempt, Request
+from autotune.proof import Confirmation, Proof, confirmation_of, finalists_for
+from autotune.records import Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
+from tests.simulated import measured
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
 WORKLOAD = "autotune.demo:build"
 WINDOW_SECONDS = 4.0
 """Longest window of one measurement."""
-GRACE = 30.0
-"""Seconds that a measurement may take longer than the budget."""
 
 
 def main() -> None:
@@ -76,49 +75,24 @@ def confirm_itself(config: Config, budget: float, seed: int) -> dict[str, object
     with ProcessRunner(describe(WORKLOAD), "cpu") as runner:
         runner.inspect(config)
         first = runner.measure(config, Request(seconds=WINDOW_SECONDS, fresh=True))
-        pace = Pace(Budget(budget), first.seconds)
-        found = Rounds(
-            runner,
-            config,
-            [config],
-            pace.next_request,
-            has_time=pace.has_time,
-            baselines=finalists_for(budget / first.seconds)[1],
-            seed=seed,
-            on_attempt=lambda config, attempt, place: pace.count(config, attempt),
-        ).run()
-    return {"seed": seed, "seconds": pace.clock.spent, "measurements": pace.taken} | facts(found)
-
-
-class Pace:
-    """How long measurements take, and whether there is time for more."""
-
-    def __init__(self, clock: Budget, first: float) -> None:
-        self.clock = clock
-        self.first = first
-        self.taken = 0
-
-    def next_request(self) -> Request:
-        return Request(seconds=WINDOW_SECONDS, fresh=True, time_limit=self.clock.left + GRACE)
-
-    def has_time(self, measurements: float, rounds: int) -> bool:
-        cost = self.clock.spent / self.taken if self.taken else self.first
-        least = measurements / 2 if not rounds else measurements
-        return self.clock.spent + least * cost <= self.clock.seconds
-
-    def count(self, config: Config, attempt: Attempt) -> None:
-        self.taken += 1
+        count = finalists_for(budget / first.seconds)[1]
+        proof = Proof(name="itself", finalists=(config,), baselines=count, seed=seed, seconds=first.seconds)
+        clock = Budget(budget)
+        trials = measured(runner, proof, config, lambda rounds: clock.left, seconds=WINDOW_SECONDS)
+        found = confirmation_of(proof, config, trials)
+    return {"seed": seed, "seconds": clock.spent, "measurements": len(trials)} | facts(found)
 
 
 def facts(found: Confirmation | None) -> dict[str, object]:
     """Return what a confirmation says of its only finalist."""
     if found is None:
         return {"rounds": 0, "verdict": "not proven"}
+    (finalist,) = found.found
     return {
         "rounds": len(found.rounds),
-        "ratio": found.speedup(0),
-        "ci95": found.interval(0),
-        "verdict": "faster" if found.is_proven(0) else "not proven",
+        "ratio": finalist.speedup,
+        "ci95": finalist.interval,
+        "verdict": "faster" if found.is_proven(finalist.config) else "not proven",
         "pairs": [
             [each.samples_per_second, one.baseline_rate] for one in found.rounds for each in one.finalists.values()
         ],

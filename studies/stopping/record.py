@@ -1,6 +1,7 @@
 """Record whole runs of autotune on jagged machines, and Optuna's own samplers with the same machine time.
 
     python -m studies.stopping.record stop
+    python -m studies.stopping.record answers
     python -m studies.stopping.record claims
     python -m studies.stopping.record rivals
 
@@ -23,14 +24,15 @@ from pathlib import Path
 import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
 
-from autotune.config import Config
+from autotune.config import Config, Objective
 from autotune.knobs import KNOBS
-from autotune.limits import Budget, MemoryLimit
+from autotune.limits import USUAL_BUDGET, Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
 from autotune.records import Measurement, Request
 from autotune.report.result import Result
 from autotune.search.setup import Setup
+from autotune.search.space import Space, build_space
 from autotune.search.tuner import Tuner
 from studies.simulated_machines.machines import HEADROOM
 from studies.stopping.machines import FAMILIES, Jagged, at_optimum, below, usual
@@ -41,7 +43,8 @@ LONG, SHORT = 3600.0, 600.0
 """Seconds of the budgets: more than any run needs, and a user's ten minutes."""
 GAINS = (0.1, 0.25)
 """What a baseline that is not the optimum leaves to gain."""
-JOBS = {"stop": 100, "claims": 300, "rivals": 30}
+OBJECTIVES: tuple[Objective, ...] = ("samples", "same-batch")
+JOBS = {"stop": 100, "answers": 160, "claims": 300, "rivals": 30}
 FAILED = {"device_oom": Outcome.DEVICE_OOM, "host_oom": Outcome.HOST_OOM, "shm_oom": Outcome.SHM}
 SAMPLERS: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
     "TPE": lambda seed: optuna.samplers.TPESampler(seed=seed),
@@ -66,11 +69,14 @@ class Watch:
             self.end = self.machine.time - trial.attempt.seconds
 
 
-def tuned(machine: Jagged, budget: float) -> tuple[Result, Watch]:
-    """Run autotune once, search and confirmation."""
-    clock, watch = Budget(budget, machine.now), Watch(machine)
+def tuned(machine: Jagged, budget: float | None, space: Space | None = None) -> tuple[Result, Watch]:
+    """Run autotune once, search and confirmation; without a budget in the time that it chooses."""
+    clock, watch = Budget(budget or USUAL_BUDGET, machine.now, is_given=budget is not None), Watch(machine)
     setup = Setup(
-        space=machine.space, facts=machine.facts, host=machine.host, memory_limit=MemoryLimit(headroom=HEADROOM)
+        space=space or machine.space,
+        facts=machine.facts,
+        host=machine.host,
+        memory_limit=MemoryLimit(headroom=HEADROOM),
     )
     return Tuner(machine, setup, clock, Messages(clock, watch), seed=machine.seed).result(), watch
 
@@ -108,6 +114,30 @@ def stop(job: Job) -> Row:
         "is_safe": machine.is_safe(result.config),
         "verdict": result.verdict.value,
         "reason": result.stop_reason.partition(":")[0],
+    }
+
+
+def answers(job: Job) -> Row:
+    """Run once for an objective; the other one's answer is the second."""
+    _, family, seed, kind, budget = job
+    machine = usual(family, seed, NOISE)
+    objective = next(each for each in OBJECTIVES if kind.startswith(each))
+    space = build_space(machine.facts, machine.world.cpus, machine.baseline, {}, objective=objective)
+    result, _ = tuned(machine, budget or None, space)
+    assert space.other
+    most, second_most = (
+        max(machine.rate(config) for config in each.configs if machine.is_safe(config)) for each in (space, space.other)
+    )
+    base, second = machine.rate(machine.baseline), result.alternative
+    return {
+        "regret": 100 * (1 - machine.rate(result.config) / most),
+        "second_regret": 100 * (1 - machine.rate(second.config if second else machine.baseline) / second_most),
+        "possible": 100 * (second_most / base - 1),
+        "trials": sum(trial.kind != "confirm" for trial in result.history),
+        "seconds": machine.time,
+        "verdict": result.verdict.value,
+        "second_verdict": second.verdict.value if second else result.no_alternative,
+        "second_most": 100 * (second.most_gain or 0.0) if second else "",
     }
 
 
@@ -166,7 +196,7 @@ def rival(job: Job) -> Row:
     }
 
 
-RUNS = {"stop": stop, "claims": claim, "rivals": rival}
+RUNS = {"stop": stop, "answers": answers, "claims": claim, "rivals": rival}
 
 
 def run(job: Job) -> Row:
@@ -188,6 +218,17 @@ def run(job: Job) -> Row:
 
 FIELDS = {
     "stop": ("regret", "search_regret", "trials", "search_seconds", "seconds", *FAILED, "is_safe", "verdict", "reason"),
+    "answers": (
+        "regret",
+        "second_regret",
+        "possible",
+        "trials",
+        "seconds",
+        "verdict",
+        "second_verdict",
+        "second_most",
+        "reason",
+    ),
     "claims": ("gain", "possible", "seconds", *FAILED, "is_safe", "verdict", "reason"),
     "rivals": ("regret", "trials", "seconds", *FAILED, "is_safe", "verdict", "reason"),
 }
@@ -204,6 +245,12 @@ def jobs(options: argparse.Namespace) -> Iterator[Job]:
     elif part == "stop":
         for index in range(runs):
             yield part, FAMILIES[index % 4], options.first + index // 4, "usual", LONG
+    elif part == "answers":  # each objective with more time than it takes, and in the time that it chooses
+        for index in range(runs):
+            place, kind = divmod(index, 4)
+            objective, budget = OBJECTIVES[kind % 2], (LONG, 0.0)[kind // 2]
+            name = f"{objective}, {'long' if budget else 'chosen'}"
+            yield part, FAMILIES[place % 4], options.first + place // 4, name, budget
     else:
         for index in range(runs):
             group, place = divmod(index, 12)

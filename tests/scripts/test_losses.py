@@ -3,13 +3,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune.config import Config
 from autotune.diagnosis.notes import on_losses
-from autotune.errors import UserCodeError
 from autotune.measure.script_losses import STEPS
+from autotune.report.result import Result
+from autotune.result import Verdict
 from tests import examples
 from tests.scripts.holding import InTurn, in_turn
 from tests.simulated import SimulatedMachine, few_of, host, larger_batches_pay, loader_bound, tuner_of
@@ -79,55 +81,48 @@ def test_the_largest_difference_is_told_with_its_step() -> None:
     assert "nan" in on_losses((), (1.0,))
 
 
-class Losses:
-    """Stands for starts of a script whose losses are in their settings."""
-
-    def __init__(self, machine: SimulatedMachine, changes: bool) -> None:
-        self._machine, self._changes, self.asked = machine, changes, list[Config]()
-
-    def __call__(self, config: Config, seconds: float) -> tuple[float, ...]:
-        self._machine.time += 1.0
-        self.asked.append(config)
-        return (1.0, 0.5 - 0.125 * self._changes * (config.num_workers > 0))
+def script(machine: SimulatedMachine, **plan: Any) -> Result:
+    """The answer for a script on a simulated machine."""
+    facts = examples.facts(loader_site="train.py:3 list[96]")
+    space = few_of(facts, batch_size=examples.BASELINE.batch_size)
+    return tuner_of(machine, space, facts, host(), **{"opening": 2.0, **plan}).result()
 
 
 @pytest.mark.parametrize("changes", [False, True])
 def test_the_answer_tells_how_the_losses_change(changes: bool) -> None:
     machine = SimulatedMachine(cost=loader_bound)
-    facts, losses = examples.facts(loader_site="train.py:3 list[96]"), Losses(machine, changes)
-    space = few_of(facts, batch_size=examples.BASELINE.batch_size)
-    result = tuner_of(machine, space, facts, host(), losses=losses, opening=2.0).result()
+    machine.losses = lambda config: (1.0, 0.5 - 0.125 * changes * (config.num_workers > 0))
+    result = script(machine)
+    asked = [config for config, request in machine.looks if request.part == "losses"]
     threads = result.config.intra_op_threads
-    assert [(each.num_workers > 0, each.intra_op_threads) for each in losses.asked[:2]] == [
-        (False, threads),
-        (True, threads),
-    ]
-    assert len(losses.asked) == 2 + changes
+    assert [(each.num_workers > 0, each.intra_op_threads) for each in asked[:2]] == [(False, threads), (True, threads)]
+    assert len(asked) == 2 + changes
     assert (NOISY if changes else SAME) in result.notes[-1]
     assert result.seconds == pytest.approx(machine.time)
 
 
 def test_losses_are_not_compared_where_they_have_to_differ_or_there_is_no_time() -> None:
-    machine = SimulatedMachine(cost=larger_batches_pay)
-    facts, losses = examples.facts(), Losses(machine, changes=False)
-    result = tuner_of(machine, few_of(facts), facts, host(), losses=losses).result()
+    machine = SimulatedMachine(cost=larger_batches_pay, losses=lambda config: (1.0,))
+    facts = examples.facts(loader_site="train.py:3 list[96]")
+    result = tuner_of(machine, few_of(facts), facts, host()).result()
     assert result.config.batch_size != result.baseline.batch_size
-    assert losses.asked == []
-    machine = SimulatedMachine(cost=loader_bound)
-    space = few_of(facts, batch_size=examples.BASELINE.batch_size)
-    result = tuner_of(machine, space, facts, host(), losses=Losses(machine, changes=False), opening=100.0).result()
-    assert result.notes[-1] == "There was no time to compare the first losses with those of your settings."
+    assert not [request for _, request in machine.looks if request.part == "losses"]
+    late = script(SimulatedMachine(cost=loader_bound, losses=lambda config: (1.0,)), opening=100.0)
+    assert late.notes[-1] == "There was no time to compare the first losses with those of your settings."
 
 
 def test_a_script_that_fails_meanwhile_keeps_its_answer() -> None:
-    def failing(config: Config, seconds: float) -> tuple[float, ...]:
-        raise UserCodeError("it ends")
-
-    machine, facts = SimulatedMachine(cost=loader_bound), examples.facts()
-    space = few_of(facts, batch_size=examples.BASELINE.batch_size)
-    result = tuner_of(machine, space, facts, host(), losses=failing, opening=2.0).result()
+    result = script(SimulatedMachine(cost=loader_bound))
     assert result.config.num_workers
     assert not [note for note in result.notes if "losses" in note]
+
+
+def test_an_interrupt_while_losses_are_read_leaves_the_answer() -> None:
+    def interrupted(config: Config) -> tuple[float, ...]:
+        raise KeyboardInterrupt
+
+    result = script(SimulatedMachine(cost=loader_bound, losses=interrupted))
+    assert (result.verdict, result.interrupted) == (Verdict.FASTER, False)
 
 
 @pytest.mark.machine

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.config import Config
+from autotune.config import Config, Objective
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
+from autotune.proof import Turn
 from autotune.records import Attempt, Request, WorkloadFacts
-from autotune.search import agenda, tuner
-from autotune.search.agenda import CONFIRM_SHARE, PROOF_SHARE, Prove, Step, next_step
+from autotune.search import tuner
+from autotune.search.agenda import CONFIRM_SHARE, PROOF_SHARE, Look, Measure, Prove, Settle, Step, Wait, next_step
 from autotune.search.known import Known
+from autotune.search.run import Run
 from autotune.search.sampler import PredictiveSampler, Seen
 from autotune.search.setup import Setup
+from autotune.search.space import Space, build_space
 from autotune.search.stopping import Ending, Stop
 from autotune.search.study import TuningStudy, open_study
 from autotune.search.tuner import Tuner
@@ -39,6 +43,7 @@ from tests.simulated import (
     host,
     larger_batches_pay,
     loader_bound,
+    searched,
     tuner_of,
 )
 
@@ -46,7 +51,7 @@ CPU, GPU = examples.facts(epoch_samples=None), gpu_facts(epoch_samples=None)
 DEVICES = pytest.mark.parametrize("facts", [CPU, GPU], ids=["cpu", "gpu"])
 
 
-class Run:
+class Searched:
     """A search on a simulated machine, and all that was told of it."""
 
     def __init__(
@@ -66,14 +71,13 @@ class Run:
             self.study: TuningStudy = open_study(Setup(space=self.space, facts=facts, host=host()), storage=kept)
             messages = Messages(self.clock, self.told.append)
             tuner = Tuner(machine, self.study.setup, self.clock, messages, max_trials)
-            step = tuner.search(self.study)
-        stop = step.stop if isinstance(step, Prove) else step
+            stop = searched(tuner, self.study)
         self.reason, self.ending, self.agenda = stop.text, stop.ending, tuner.agenda(self.study)
 
 
 @DEVICES
 def test_the_looks_come_after_the_baseline_and_before_any_other_trial(facts: WorkloadFacts) -> None:
-    run = Run(SimulatedMachine(cost=loader_bound), facts, max_trials=2)
+    run = Searched(SimulatedMachine(cost=loader_bound), facts, max_trials=2)
     phases = [told.phase for told in run.told if told.running]
     looks = len(run.machine.looks)
     assert phases == ["baseline"] + looks * ["probe"] + ["search"]
@@ -87,7 +91,7 @@ def test_the_search_leaves_time_for_three_rounds(budget: float) -> None:
     def never_enough(config: Config) -> StepCost:
         return StepCost(wait=10.0 / config.batch_size / (1 + config.num_workers), compute=1e-5 * config.batch_size)
 
-    run = Run(SimulatedMachine(cost=never_enough, noise=0.05), budget=budget)
+    run = Searched(SimulatedMachine(cost=never_enough, noise=0.05), budget=budget)
     assert run.reason == "the budget is spent"
     three_rounds = min(PROOF_SHARE * budget, run.agenda.proof_seconds)
     assert three_rounds > CONFIRM_SHARE * budget
@@ -114,9 +118,12 @@ def test_a_round_is_planned_as_a_fork_takes_and_then_as_the_rounds_took(seconds:
     space, told = few_of(GPU, amp="off"), list[Progress]()
     run = tuner_of(machine, space, GPU, host(), 120.0, told.append, opening=12.0, loading=LOADING)
     study = open_study(run.setup)
-    assert isinstance(run.search(study), Prove)
+    searched(run, study)
     planned, most = run.agenda(study).proof_seconds / 3, run.agenda(study).measurement_seconds
-    run._prove(study)
+    step: Step = Wait("")
+    while not isinstance(step, Settle):
+        step = run.next(study)
+        run.take(study, step)
     agenda = run.agenda(study)
     took = 2 * LOADING + 3 * seconds
     assert agenda.proof_seconds / 3 == pytest.approx(took)
@@ -135,7 +142,7 @@ class Slow(SimulatedMachine):
 
 def test_a_baseline_that_takes_long_is_told_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.messages.REPEAT_SECONDS", 0.02)
-    run = Run(Slow(cost=loader_bound), max_trials=1)
+    run = Searched(Slow(cost=loader_bound), max_trials=1)
     said = {(told.phase, re.sub(r"\d+", "0", told.message)) for told in run.told if told.message}
     assert said == {("baseline", "measuring the baseline has taken 0 s")}
 
@@ -147,7 +154,7 @@ def only_the_baseline_is_fast(config: Config) -> StepCost:
 
 
 def test_something_is_measured_beside_the_baseline_though_nothing_is_expected_to_win() -> None:
-    run = Run(SimulatedMachine(cost=only_the_baseline_is_fast))
+    run = Searched(SimulatedMachine(cost=only_the_baseline_is_fast))
     assert len(run.study.known.trials) >= 2
     assert run.study.known.finalists(1)
     assert run.ending is Ending.COMPLETE
@@ -155,23 +162,23 @@ def test_something_is_measured_beside_the_baseline_though_nothing_is_expected_to
 
 def test_where_nothing_else_is_allowed_nothing_else_is_measured() -> None:
     fixed = {"batch_size": 32, "num_workers": 0, "pin_memory": False, "amp": "off", "threads": 2, "prefetch_factor": 2}
-    run = Run(SimulatedMachine(cost=loader_bound), CPU, **fixed)
+    run = Searched(SimulatedMachine(cost=loader_bound), CPU, **fixed)
     assert (len(run.machine.calls), run.ending) == (1, Ending.COMPLETE)
 
 
 def test_a_trial_below_the_best_may_end_early_and_the_baseline_may_not() -> None:
-    run = Run(SimulatedMachine(cost=loader_bound), max_trials=3)
+    run = Searched(SimulatedMachine(cost=loader_bound), max_trials=3)
     baseline, second, _ = (request for _, request in run.machine.calls)
     assert baseline.least_rate is None
     assert second.least_rate == there(there(run.study.known.trials[0].measurement).ci95)[0]
 
 
 def test_a_trial_that_hangs_does_not_take_all_the_time_there_is() -> None:
-    run = Run(SimulatedMachine(cost=loader_bound), budget=3600.0, max_trials=3)
+    run = Searched(SimulatedMachine(cost=loader_bound), budget=3600.0, max_trials=3)
     limits = [request.time_limit for _, request in run.machine.calls]
     assert limits[0] > 3000
     assert limits[1:] == [30.0, 30.0]
-    slow = Run(SimulatedMachine(cost=loader_bound, seconds=20.0), budget=3600.0, max_trials=3)
+    slow = Searched(SimulatedMachine(cost=loader_bound, seconds=20.0), budget=3600.0, max_trials=3)
     assert [request.time_limit for _, request in slow.machine.calls][1:] == [200.0, 200.0]
 
 
@@ -187,13 +194,19 @@ class HangingOnce(SimulatedMachine):
 
 
 def test_a_trial_that_the_end_of_the_budget_cut_off_is_no_failure() -> None:
-    run = Run(HangingOnce(cost=loader_bound, seconds=4.0), budget=60.0)
+    run = Searched(HangingOnce(cost=loader_bound, seconds=4.0), budget=60.0)
     assert len(run.machine.calls) == 2
     assert run.machine.calls[1][1].time_limit < 30.0
     assert [trial.outcome for trial in run.study.known.trials] == [Outcome.OK]
     assert run.reason == "the budget is spent"
 
 
+def both_pay(config: Config) -> StepCost:
+    """A launch that larger batches share, and a loader that workers speed up."""
+    return StepCost(wait=2e-3 * config.batch_size / (1 + config.num_workers), compute=0.02 + 2e-4 * config.batch_size)
+
+
+BOUNDS: dict[str, Any] = {"num_workers": "0,2,4", "prefetch_factor": 2, "amp": "off"}
 COSTS = [loader_bound, larger_batches_pay, four_shared_cores, equal_everywhere, only_the_baseline_is_fast]
 
 
@@ -205,26 +218,75 @@ COSTS = [loader_bound, larger_batches_pay, four_shared_cores, equal_everywhere, 
     budget=st.floats(30.0, 240.0),
     seed=st.integers(0, 99),
     facts=st.sampled_from([CPU, GPU]),
-    interrupt_at=st.none() | st.integers(2, 12),
+    objective=st.sampled_from(["samples", "same-batch"]),
+    interrupt_at=st.none() | st.integers(2, 24),
 )
 def test_a_run_ends_in_its_budget_and_its_records_alone_decide_each_step(
-    cost: Any, noise: float, seconds: float, budget: float, seed: int, facts: WorkloadFacts, interrupt_at: int | None
+    cost: Any,
+    noise: float,
+    seconds: float,
+    budget: float,
+    seed: int,
+    facts: WorkloadFacts,
+    objective: Objective,
+    interrupt_at: int | None,
 ) -> None:
     machine = SimulatedMachine(cost=cost, noise=noise, seconds=seconds, seed=seed, interrupt_at=interrupt_at)
-    steps: list[tuple[Step, agenda.Run, set[int], int]] = []
+    steps: list[tuple[Step, Run, set[int], int]] = []
 
-    def noting(known: Known, run: agenda.Run) -> Step:
+    def noting(known: Known, run: Run) -> Step:
         step = next_step(known, run)
         steps.append((step, run, {trial.number for trial in known.history}, len(known.probes)))
         return step
 
+    space = both_of(facts, objective)
     with closing(StudyStorage()) as kept, patch.object(tuner, "next_step", noting):
-        tuner_of(machine, few_of(facts, batch_size="32,512"), facts, host(), budget, seed=seed).result(kept)
+        tuner_of(machine, space, facts, host(), budget, seed=seed).result(kept)
         frozen, attributes = kept.trials, kept.attributes
     assert isinstance(steps[-1][0], Stop)
-    assert all(run.spent <= budget for step, run, *_ in steps if not isinstance(step, Prove | Stop))
+    assert all(run.spent <= budget for step, run, *_ in steps if isinstance(step, Look | Measure))
     assert machine.time <= budget + 2 * seconds  # a measurement that had begun, and the baseline's of its round
     for step, run, numbers, looks in steps:
         then = [trial for trial in frozen if trial.number in numbers]
         known = {key: each for key, each in attributes.items() if not key.startswith(LOOK) or each["number"] < looks}
         assert next_step(PredictiveSampler().known(Seen(then, known)), run) == step
+
+
+def both_of(facts: WorkloadFacts, objective: Objective) -> Space:
+    """A space of a hundred configurations with two answers."""
+    return build_space(facts, 8, examples.BASELINE, BOUNDS, objective=objective)
+
+
+def without_name(step: Step) -> Step:
+    """A step as any run would take it: each run has a name of its own until its first proof is on record."""
+    return replace(step, proof=replace(step.proof, name="")) if isinstance(step, Prove) else step
+
+
+@pytest.mark.parametrize("objective", ["samples", "same-batch"])
+def test_a_run_that_is_killed_after_any_record_goes_on_with_the_same_step(objective: Objective, tmp_path: Path) -> None:
+    """In the search, within a round of the proof, and in the search and the proof of the second answer."""
+    machine, path = SimulatedMachine(cost=both_pay, noise=0.02, seconds=1.0), tmp_path / "whole.study"
+    space, kinds = both_of(GPU, objective), Counter[str]()
+    moments: list[tuple[Step, float, int]] = []
+
+    def tuner_at(spent: float) -> Tuner:
+        found = tuner_of(machine, space, GPU, host(), 600.0, opening=1.0, seed=3)
+        found.budget.start = machine.time - spent
+        return found
+
+    with closing(StudyStorage(path)) as kept:
+        whole = tuner_at(0.0)
+        study = open_study(whole.setup, storage=kept)
+        while not isinstance(step := whole.next(study), Stop):
+            moments.append((step, whole.budget.spent, path.stat().st_size))
+            whole.take(study, step)
+    text = path.read_bytes()
+    for number, (step, spent, size) in enumerate(moments):
+        (cut := tmp_path / f"{number}.study").write_bytes(text[:size])
+        with closing(StudyStorage(cut)) as kept:
+            again = tuner_at(spent)
+            found = again.next(open_study(again.setup, storage=kept))
+        assert without_name(found) == without_name(step)
+        kinds[type(step).__name__ + ("" if not isinstance(step, Turn) else step.place.round[:6])] += 1
+    assert kinds["Turnproof-"] >= 6
+    assert kinds["Turnsecond"] >= 6

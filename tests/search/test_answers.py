@@ -30,7 +30,7 @@ def test_a_run_and_its_study_give_the_file_and_the_words_that_are_on_record(name
 def test_an_answer_is_that_of_its_run_although_the_study_has_gone_on(tmp_path: Path) -> None:
     RUNS["resumed twice"](tmp_path / "a.study")
     lines = (tmp_path / "a.study").read_bytes().splitlines(keepends=True)
-    ends = [number for number, line in enumerate(lines) if END.encode() in line]
+    ends = [number for number, line in enumerate(lines) if f'"{END}"'.encode() in line]
     assert len(ends) == 3
     for place, end in enumerate(ends):
         (tmp_path / "then.study").write_bytes(b"".join(lines[: end + 1]))

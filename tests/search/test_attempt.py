@@ -3,7 +3,7 @@ from __future__ import annotations
 from autotune.config import Config
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request
-from autotune.runner.attempt import measure_once_more
+from autotune.search.attempt import measure_once_more
 from tests import examples
 
 GOOD = Attempt(outcome=Outcome.OK, payload=examples.measurement(), seconds=2.0)

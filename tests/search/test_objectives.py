@@ -27,10 +27,10 @@ from autotune.search.read import read_study
 from autotune.search.space import Space, build_space
 from autotune.storage.open import StudyStorage
 from tests import examples
+from tests.search.test_agenda import both_pay
 from tests.search.there import there
 from tests.simulated import (
     SimulatedMachine,
-    StepCost,
     equal_everywhere,
     gpu_facts,
     host,
@@ -45,11 +45,6 @@ SITE = "train.py:31 Photos[50000]"
 
 NOISY = examples.gradient_noise(points=(((145.0, 10.0), (161.0, 11.0), (177.0, 12.0)),) * 3)
 """Gradients as noisy as 320 samples make them: larger batches hardly need more samples."""
-
-
-def both_pay(config: Config) -> StepCost:
-    """A launch that larger batches share, and a loader that workers speed up."""
-    return StepCost(wait=2e-3 * config.batch_size / (1 + config.num_workers), compute=0.02 + 2e-4 * config.batch_size)
 
 
 def tuned(

@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.limits import USUAL_BUDGETS, Budget
 from autotune.search.plan import MOST, SHORTEST, Plan
 from tests import examples
-from tests.search.test_agenda import Run
+from tests.search.test_agenda import Searched
 from tests.simulated import SimulatedMachine, loader_bound
 
 PLAN = Plan(
@@ -77,6 +77,6 @@ def test_what_a_budget_may_be_too_short_for_is_said(opening: float, said: str | 
 def test_a_budget_is_chosen_once_the_baseline_is_measured_and_the_reason_is_said() -> None:
     machine = SimulatedMachine(cost=loader_bound, seconds=8.0)
     budget = Budget(180.0, machine.now, is_given=False)
-    run = Run(machine, clock=budget)
+    run = Searched(machine, clock=budget)
     assert budget.seconds == 300.0
     assert [told.message for told in run.told if told.message and "takes 5m (--budget)" in told.message]

@@ -23,7 +23,7 @@ from autotune.report.result import Result
 from autotune.report.text import verdict_sentence
 from autotune.result import Verdict
 from autotune.search.agenda import LITTLE
-from autotune.search.known import OTHER
+from autotune.search.run import SECOND
 from autotune.search.space import build_space
 from autotune.storage.open import StudyStorage
 from tests import examples
@@ -104,7 +104,7 @@ def test_the_best_of_a_known_machine_is_found_within_twenty_trials(cost: Any, fa
 @pytest.mark.parametrize(("budget", "baselines"), [(90.0, 1), (600.0, 2)])
 def test_the_promised_numbers_are_those_of_the_confirmation(budget: float, baselines: int) -> None:
     result = tuned(SimulatedMachine(cost=loader_bound, noise=0.02), budget=budget)
-    confirmed = [t for t in result.history if t.kind == "confirm" and not there(t.round).startswith(OTHER)]
+    confirmed = [t for t in result.history if t.kind == "confirm" and not there(t.round).startswith(SECOND)]
     after = [t.rate for t in confirmed if in_the_loader(t.config) == in_the_loader(result.config)]
     before = [t.rate for t in confirmed if t.config == examples.BASELINE]
     assert (len(after), len(before)) == (result.rounds, baselines * result.rounds)

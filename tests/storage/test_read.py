@@ -160,5 +160,5 @@ def test_a_damaged_end_is_a_clear_error(path: Path) -> None:
     text = path.read_text()
     assert END in text
     path.write_text(text.replace('"ending":"', '"ending":"certainly '))
-    with pytest.raises(StorageError, match=r"is damaged: end\.ending: is 'certainly"):
+    with pytest.raises(StorageError, match=r"is damaged: end\.run\.stop\.ending: is 'certainly"):
         read_study(path)
