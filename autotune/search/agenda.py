@@ -17,11 +17,12 @@ from autotune.proof import Confirmation, Place, Proof, Turn, finalists_for, foll
 from autotune.records import Part, Request, Trial
 from autotune.search.answer import answer, losses_to_read
 from autotune.search.bound import NOTHING_LEFT
+from autotune.search.forecast import Forecast
 from autotune.search.known import Known
 from autotune.search.observations import GAIN
 from autotune.search.plan import LOOK_SECONDS, Plan
 from autotune.search.probe_plan import NUMERICS_SECONDS, next_probe, untried_precision
-from autotune.search.run import ALONE, INTERRUPTED_SECONDS, SECOND, End, Run
+from autotune.search.run import ALONE, FIRST, INTERRUPTED_SECONDS, SECOND, End, Run
 from autotune.search.stopping import Ending, Stop, reason_to_stop
 from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
 
@@ -53,10 +54,11 @@ LOSSES_STARTS = 2.5
 """Starts of a script for which there must be time before its first losses are compared."""
 POLL, LOST_POLL = 1.0, 5.0
 """Seconds between two looks at other tuners, and before a probe is taken again that others made fail."""
-MOST_OTHER = 4
-"""Most trials for the other objective, after the proof of the answer."""
-LEEWAY = 1.5
-"""Ratio of the seconds that are kept for measurements to those that they took so far."""
+MOST_OTHER, MOST_SECOND_LOOKS = 8, 10
+"""Most trials and looks for the other objective, after the proof of the answer."""
+LEEWAY, SECOND_LEEWAY = 1.5, 1.1
+"""Ratios of the seconds that are kept for measurements to those that they took so far: before a gain is known, and for
+the answer for the other objective, whose rounds end in time by themselves."""
 MOST_RETAKEN = 12
 """Most probes that are taken again for that."""
 LITTLE = 0.1
@@ -187,7 +189,7 @@ class Agenda:
     def _baseline_elsewhere(self) -> Turn:
         """The baseline once more, at another place of the epoch: perhaps nothing is to be gained there either."""
         seed = self.run.seed + 1 + self.rounds
-        return Turn(self.known.setup.space.base, Place(f"{ALONE}-{self.run.name}-{seed}", None), seed)
+        return Turn(self.known.setup.space.base, Place(self.run.named(ALONE, seed), None), seed)
 
     @property
     def _second_step(self) -> Step | None:
@@ -201,6 +203,8 @@ class Agenda:
         if run.second is not None:
             return self._turn(run.second) or self.noise_look
         if is_first and (look := self.noise_look):
+            return look
+        if look := self._second_look:
             return look
         if config := self._second_proposal:
             return Measure(config, SEARCHING_SECOND[self.known.setup.space.objective] if is_first else None)
@@ -255,7 +259,7 @@ class Agenda:
         finalists, entering, baselines = self.finalists(left)
         compared = (trial.config for trial in known.compared() if trial.entry is not None)
         proof = Proof(
-            name=run.named("proof"),
+            name=run.named(FIRST, self._next_number),
             finalists=tuple(finalists),
             entering=tuple(entering),
             earlier=tuple(config for config in dict.fromkeys(compared) if known.may_answer(config)),
@@ -274,7 +278,7 @@ class Agenda:
         """Return the proof of the answer for the other objective."""
         assert self.run.stop
         proof = Proof(
-            name=self.run.named(SECOND),
+            name=self.run.named(SECOND, self._next_number),
             finalists=(finalist,),
             baselines=1,
             seed=self.run.seed + self.rounds,
@@ -468,11 +472,11 @@ class Agenda:
         """
         is_gain = self._fastest is not self.known.baseline
         if not is_gain and len(self.known.trials) <= FIRST_TRIALS:
-            return self._least_proof
+            return self._least_proof + self.run.kept
         if self.proven is not None:
             return self.proof_seconds + (self._other_seconds if self.known.setup.space.other else 0.0)
         usual = min(CONFIRM_SHARE * self.run.budget, CONFIRM_ROUNDS * self.plan.base_round)
-        return max(usual, min(self.proof_seconds, PROOF_SHARE * self.run.budget) if is_gain else 0.0)
+        return self.run.kept + max(usual, min(self.proof_seconds, PROOF_SHARE * self.run.budget) if is_gain else 0.0)
 
     def _look_seconds(self, config: Config) -> float:
         """Return the seconds of a look, in the session of the baseline or in a process of its own."""
@@ -515,11 +519,14 @@ class Agenda:
 
     @property
     def trial_cost(self) -> float:
-        """Seconds of the next trial: a usual one, and what whole bursts and epochs add; a hung one tells nothing."""
-        trials, following = self.known.trials, self.known.following
-        took = [trial.attempt.seconds for trial in trials[1:] if trial.outcome is not Outcome.TIMEOUT]
+        """Seconds of the next trial of the search."""
+        return self._trial_seconds(self.known.following, self.known.forecast)
+
+    def _trial_seconds(self, config: Config | None, forecast: Forecast) -> float:
+        """Return the seconds of a trial: a usual one's, but a hung one's, and what whole bursts and epochs add."""
+        took = [trial.attempt.seconds for trial in self.known.trials[1:] if trial.outcome is not Outcome.TIMEOUT]
         usual = median(took or [self.known.baseline.attempt.seconds])
-        return usual + (self.plan.excess(following, self.known.forecast.rate_of(following)) if following else 0.0)
+        return usual + (self.plan.excess(config, forecast.rate_of(config)) if config else 0.0)
 
     @property
     def measurement_seconds(self) -> float:
@@ -554,13 +561,27 @@ class Agenda:
         return found.answer if is_proven and found and found.answer else self.known.setup.space.base
 
     @property
+    def _second_look(self) -> Look | None:
+        """The next look for the other objective: at its batches, memory and precisions."""
+        known, space = self.known.observations, self.known.setup.space.other
+        is_over = len(known.probes) - self.run.looked >= MOST_SECOND_LOOKS
+        if space is None or is_over or not (planned := next_probe(known, space)):
+            return None
+        is_of_options = planned[1].options != space.base.options  # which the first search has looked at
+        if is_of_options or self.run.left < self._look_seconds(planned[1]) + self._other_seconds:
+            return None
+        return Look(*planned, again=sum(bool(each.attempt.found) for each in known.looks_at(*planned)))
+
+    @property
     def _second_proposal(self) -> Config | None:
         """The next configuration to measure for the other objective; ``None`` without any, or without time."""
         trials, most = self.known.trials, self.run.most_trials
         since = self.proven if self.proven is not None else len(trials)
         is_over = len(trials) - since >= MOST_OTHER or (most is not None and len(trials) >= most)
-        may_measure = not is_over and self.run.left >= self.trial_cost + self._other_seconds
-        return self.known.other_proposal(self._first_answer) if may_measure else None
+        config, forecast = self.known.other_proposal(self._first_answer), self.known.other_forecast
+        if is_over or config is None or forecast is None:
+            return None
+        return config if self.run.left >= self._trial_seconds(config, forecast) + self._other_seconds else None
 
     @property
     def _second_finalist(self) -> Config | None:
@@ -575,7 +596,7 @@ class Agenda:
         keeps_batch, base = self.known.setup.space.objective == "samples", self.known.baseline.config
         confirmed = [each for each in self.known.history if each.kind == "confirm" and each.measurement]
         took = [each.attempt.seconds for each in confirmed if each.config == base or not keeps_batch]
-        return LEAST_ROUNDS * PAIR * (LEEWAY * fmean(took) if took else self.measurement_seconds)
+        return LEAST_ROUNDS * PAIR * (SECOND_LEEWAY * fmean(took) if took else self.measurement_seconds)
 
     def _is_fresh(self, config: Config) -> bool:
         """Return whether a process of its own is needed: without workers it would find what a trial before has read."""

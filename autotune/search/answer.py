@@ -61,7 +61,7 @@ def answer(known: Known) -> Result:
     assert end.run.stop
     assert searched
     run, ending = end.run, end.run.stop.ending
-    confirmation, confirmed = known.confirmation(run.proof), known.confirmations
+    confirmation, confirmed = known.confirmation(run.proof), known.confirmed()
     is_complete = ending is Ending.COMPLETE and not untried_precision(observations, space)
     alone = known.quiet_baselines or [searched]
     before = confirmation.baseline if confirmation else standing_of(observations.baseline.config, alone)
@@ -218,9 +218,7 @@ def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None,
     if confirmation is not None and forecast is not None:
         before = with_pauses(confirmation.baseline, known.measured)
         remaining = None if forecast.is_open.any() else forecast.remaining
-        numbers = {trial.number for trial in known.compared(second=True)}
-        confirmed = [trial for trial in known.confirmations if trial.number in numbers]
-        _, decided = _decided(confirmation, confirmed, before, remaining, None, known)
+        _, decided = _decided(confirmation, known.confirmed(second=True), before, remaining, None, known)
         is_better = decided["verdict"] is Verdict.FASTER and decided["speedup"] >= (1 + GAIN) * result.speedup
         if is_better or not is_same:
             other = replace(result, **{**decided, "missing": ()})

@@ -26,7 +26,7 @@ from autotune.search.probe_plan import next_probe, untried_precision
 from autotune.search.run import SECOND, End
 from autotune.search.setup import Setup
 
-EXPECTED = ("forecast", "other_forecast", "rivals", "following", "_was_looked_at")
+EXPECTED = ("forecast", "rivals", "following", "_was_looked_at")
 """Properties that follow from the setup and the observations alone."""
 CLEARLY_SLOWER = 0.9
 """Share of the baseline's rate below which a trial is no finalist while something untried could win."""
@@ -252,7 +252,16 @@ class Known:
     def other_forecast(self) -> Forecast | None:
         """The space of the answer for the other objective as it looks now; ``None`` where there is none."""
         other = self.setup.space.other
-        return forecast_of(self.observations, other) if other else None
+        if other is None:
+            return None
+        searched = {replace(trial.config, persistent_workers=False): trial.config for trial in self.trials}
+        confirmed = [
+            replace(trial, config=searched[alike])
+            for trial in self.history
+            if trial.kind == "confirm"
+            if trial.measurement and (alike := replace(trial.config, persistent_workers=False)) in searched
+        ]
+        return forecast_of(replace(self.observations, trials=(*self.trials, *confirmed)), other)
 
     def serves_both(self, answer: Config) -> bool:
         """Return whether an answer is allowed for the other objective too."""
@@ -274,7 +283,7 @@ class Known:
         return forecast.proposal()
 
     def other_finalist(self, answer: Config, failed: Container[Config] = ()) -> Config | None:
-        """Return the finalist of the answer for the other objective, the cheapest of those expected to be the fastest.
+        """Return the finalist of the answer for the other objective, the trial that is expected to be the fastest.
 
         ``None`` where none is expected to be faster, by more than ``GAIN``, than the answer, or than the baseline where
         the answer is not allowed for it.
@@ -295,9 +304,7 @@ class Known:
         candidates = {config: rates[config] for config in measured} or rates
         if not candidates:
             return None
-        most = max(candidates.values())
-        near = [config for config, rate in candidates.items() if rate * (1 + GAIN) >= most]
-        chosen = min(near, key=lambda config: cost(config, base))
+        chosen = max(candidates, key=candidates.__getitem__)
         if chosen in measured:
             return self.setup.space.with_persistence(measured[chosen])
         keeps = base.persistent_workers if self.setup.space.decides_persistence else chosen.persistent_workers
@@ -316,11 +323,11 @@ class Known:
         own, base = rates(config), rates(self.baseline.config)
         return bool(own and base) and fmean(own) < fmean(base)
 
-    @property
-    def confirmations(self) -> list[Trial]:
-        """The confirming measurements of the run that ended."""
+    def confirmed(self, *, second: bool = False) -> list[Trial]:
+        """Return the run's own measurements for the proof of the answer, or of that for the other objective."""
         assert self.end
-        return [trial for trial in self.history if self.end.run.holds(trial)]
+        own = (trial for trial in self.history if self.end.run.holds(trial))
+        return [trial for trial in own if (trial.round or "").startswith(SECOND) == second]
 
     def compared(self, *, second: bool = False) -> list[Trial]:
         """Return the trials of the proof of the answer, or of that for the other objective.

@@ -5,6 +5,7 @@ Pure: no clock, no torch, no I/O.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autotune.config import Config
@@ -20,6 +21,9 @@ LOOKS, LOOK_SECONDS, SESSIONS = 8, 1.5, 2
 """Looks of a usual search, the seconds of each, and the processes that they open."""
 TRIALS, ROUNDS, FEW_TRIALS = 8, 8, 3
 """Trials of a usual search and rounds of a usual proof, and the trials of a short search."""
+SECOND_ROUNDS, HALF_MINUTE = 2.0, 30.0
+"""Rounds of the answer for the other objective that a chosen budget has time for, beside what the first answer leaves
+of its own; and the seconds of which that is a multiple."""
 SHORTEST, MOST = 120.0, 600.0
 """Seconds of the shortest and the longest budget that is chosen."""
 
@@ -84,6 +88,10 @@ class Plan:
         """Return the budget of a usual search and proof after so many seconds: a usual one, from 2 to 10 minutes."""
         wanted = spent + self.looks + TRIALS * self.base_seconds + ROUNDS * self.base_round
         return next((usual for usual in USUAL_BUDGETS if max(SHORTEST, wanted) <= usual < MOST), MOST)
+
+    def second(self, budget: float) -> float:
+        """Return the seconds to add to a budget for the answer for the other objective, in whole half minutes."""
+        return min(MOST - budget, HALF_MINUTE * math.ceil(SECOND_ROUNDS * self.base_round / HALF_MINUTE))
 
     def rounds(self, left: float) -> int:
         """Return the rounds of one candidate for which there is time after the looks and a few trials."""

@@ -11,8 +11,8 @@ from autotune.proof import Proof
 from autotune.records import Trial
 from autotune.search.stopping import Stop
 
-SECOND = "second"
-"""Begin of the names of the rounds that prove the answer for the other objective."""
+FIRST, SECOND = "proof", "second"
+"""Begins of the names of rounds: of those that prove the answer, and that for the other objective."""
 ALONE = "baseline"
 """Begin of the name of a round in which the baseline alone is measured."""
 INTERRUPTED_SECONDS = 15.0
@@ -27,6 +27,8 @@ class Run:
     """A part of the names of its rounds, which no other run of the study has."""
     budget: float
     """Seconds of the whole run."""
+    kept: float = 0.0
+    """The part of it that is kept free for the answer for the other objective."""
     spent: float = 0.0
     """Seconds since its start."""
     opening: float = 0.0
@@ -52,7 +54,8 @@ class Run:
     wanted: str = ""
     """The remedy for an undecided verdict."""
     searched: int = 0
-    """Trials of the search when the answer was settled."""
+    looked: int = 0
+    """Trials of the search, and looks, when the answer was settled."""
     interrupted: float | None = None
     """Seconds that were spent when the user interrupted it: what is known is proven, and that is all."""
 
@@ -80,9 +83,9 @@ class Run:
         """Return whether a confirming measurement is one of this run's."""
         return f"-{self.name}-" in (trial.round or "")
 
-    def named(self, kind: str) -> str:
-        """Return the name of its next proof."""
-        return f"{kind}-{self.name}-{len(self.proofs)}"
+    def named(self, kind: str, number: int) -> str:
+        """Return the name of a proof, or of a round in which the baseline is measured alone."""
+        return f"{kind}-{self.name}-{number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -206,8 +206,10 @@ class TuningStudy:
     def _add(self, record: Trial) -> Trial:
         """Record a trial that has ended, and return it with its number."""
         self._storage.do(lambda study: study.add_trial(self._frozen(record)))
-        found = (each for each in reversed(self.known.measured) if replace(each, number=record.number) == record)
-        return next(found)
+        alike = (
+            each for each in reversed(self.known.measured) if (each.kind, each.round) == (record.kind, record.round)
+        )
+        return next(each for each in alike if each.config == record.config)
 
     @property
     def open_run(self) -> Run | None:

@@ -109,7 +109,8 @@ class Tuner:
             case Turn():
                 self._confirm(study, step)
             case Settle():
-                self._change(study, stop=step.stop, wanted=step.wanted, searched=len(study.known.trials))
+                searched, looked = len(study.known.trials), len(study.known.probes)
+                self._change(study, stop=step.stop, wanted=step.wanted, searched=searched, looked=looked)
                 study.write_run(self.agenda(study).run)
 
     def agenda(self, study: TuningStudy) -> Agenda:
@@ -139,11 +140,12 @@ class Tuner:
             name=kept.name,
             seed=kept.seed,
             looks=kept.looks,
-            proofs=kept.proofs,
+            proofs=tuple(proof for proof in kept.proofs if not proof.is_short),
             second=kept.second,
             stop=kept.stop,
             wanted=kept.wanted,
             searched=kept.searched,
+            looked=kept.looked,
         )
 
     def _change(self, study: TuningStudy, **changes: Any) -> None:
@@ -157,12 +159,15 @@ class Tuner:
             _require_baseline(baseline, self.setup.memory_limit)
             if agenda.run.looking is not None or (agenda.known.needs_baseline and agenda.has_time):
                 return
+            kept = 0.0
             if not budget.is_given:
-                budget.choose(agenda.plan.budget(budget.spent))
+                first = agenda.plan.budget(budget.spent)
+                kept = agenda.plan.second(first) if self.setup.space.other else 0.0
+                budget.choose(first + kept)
                 self.messages.say(agenda.plan.chosen(budget.seconds))
             elif shortage := agenda.plan.shortage(budget.seconds, budget.left, budget.spent):
                 self.messages.say(shortage)
-            self._change(study, looking=budget.spent)
+            self._change(study, looking=budget.spent, kept=kept)
 
     def _look(self, study: TuningStudy, look: Look) -> None:
         """Take a look; one that others made fail after a pause, and what follows has its share of the time again."""

@@ -16,8 +16,10 @@ import pandas
 RECORDED = Path(os.path.relpath(Path(__file__).resolve().parent)) / "recorded"
 MEMORIES = ("device_oom", "host_oom", "shm_oom")
 KEYS = ["family", "seed", "kind"]
-WORST = 5
+WORST, LARGE = 5, 10.0
+"""Runs of the worst, and the gain in percent that a second answer is expected to prove."""
 DRAWS = 10_000
+PARTS = ("regret", "second_regret")
 
 
 def load(path: Path) -> pandas.DataFrame:
@@ -68,6 +70,31 @@ def claims_table(runs: pandas.DataFrame) -> list[str]:
     return lines
 
 
+def answers_table(runs: pandas.DataFrame) -> list[str]:
+    """Return a table of both answers, by objective and time; regrets in percent."""
+    lines = ["| objective, time | first answer | worst | second answer | worst | 10 % to gain, proven | seconds |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for kind, own in runs.groupby("kind", sort=False):
+        large = own[own.possible >= LARGE]
+        shown = [f"{value:.1f}" for part in PARTS for value in (own[part].mean(), own[part].max())]
+        proven = f"{(large.second_verdict == 'faster').sum()} of {len(large)}"
+        lines.append(f"| {kind} | {' | '.join(shown)} | {proven} | {own.seconds.mean():.0f} |")
+    return lines
+
+
+def compared_answers(before: pandas.DataFrame, after: pandas.DataFrame) -> list[str]:
+    """Return the differences of mean regrets, with a bootstrap 95 % interval of paired means."""
+    both = before.merge(after, on=KEYS, suffixes=("_before", "_after"))
+    lines = [f"{len(both)} runs of both recordings, after - before:"]
+    for kind, own in both.groupby("kind", sort=False):
+        picks = numpy.random.default_rng(0).integers(len(own), size=(DRAWS, len(own)))
+        for part in PARTS:
+            change = (own[f"{part}_after"] - own[f"{part}_before"]).to_numpy()
+            low, high = numpy.quantile(change[picks].mean(axis=1), [0.025, 0.975])
+            lines.append(f"- {kind}, mean {part}: {change.mean():.2f} [{low:.2f}, {high:.2f}]")
+    return lines
+
+
 def rivals_table(runs: pandas.DataFrame, stops: pandas.DataFrame) -> list[str]:
     same = stops.merge(runs[["family", "seed"]].drop_duplicates())
     return [HEAD, regrets("autotune", same), *(regrets(name, runs[runs.kind == name]) for name in runs.kind.unique())]
@@ -108,7 +135,9 @@ def compared_claims(before: pandas.DataFrame, after: pandas.DataFrame) -> list[s
 
 
 def show(folder: Path, prefix: str) -> None:
-    paths = {part: folder / f"{prefix}{part}.csv" for part in ("stop", "claims")} | {"rivals": folder / "rivals.csv"}
+    paths = {part: folder / f"{prefix}{part}.csv" for part in ("stop", "answers", "claims")} | {
+        "rivals": folder / "rivals.csv"
+    }
     found = {part: load(path) for part, path in paths.items() if path.exists() and path.stat().st_size}
     if "stop" in found:
         print("\nRegret in percent:\n", *stop_table(found["stop"]), sep="\n")
@@ -117,6 +146,8 @@ def show(folder: Path, prefix: str) -> None:
     if "claims" in found:
         print("\nClaims:\n", *claims_table(found["claims"]), sep="\n")
         print("\nVerdicts:", counts(found["claims"], "verdict"))
+    if "answers" in found:
+        print("\nBoth answers:\n", *answers_table(found["answers"]), sep="\n")
     if "rivals" in found and "stop" in found:
         print("\nThe same machine time:\n", *rivals_table(found["rivals"], found["stop"]), sep="\n")
 
@@ -128,7 +159,8 @@ def main() -> None:
     options = parser.parse_args()
     if len(options.paths) == 2:
         before, after = map(load, options.paths)
-        print(*(compared_claims if "gain" in before else compared)(before, after), sep="\n")
+        of_kind = compared_answers if "second_regret" in before else compared_claims if "gain" in before else compared
+        print(*of_kind(before, after), sep="\n")
     else:
         show(options.paths[0] if options.paths else RECORDED, options.prefix)
 

@@ -143,7 +143,8 @@ def test_every_trial_is_a_row_and_numbers_sort_as_numbers() -> None:
     result = simulated_result()
     page = page_of(result)
     rows = [attributes for tag, attributes in page.tags if tag == "tr" and "data-outcome" in attributes]
-    assert [row["data-outcome"] for row in rows] == [str(trial.outcome) for trial in result.history]
+    trials = sorted(result.history, key=lambda trial: trial.number)
+    assert [row["data-outcome"] for row in rows] == [str(trial.outcome) for trial in trials]
     keys = [cell["data-key"] for cell in page.all("td") if cell.get("data-key")]
     assert len(keys) > 5 * len(rows)
     assert all(re.fullmatch(r"-?[0-9.e+-]+", str(key)) for key in keys)

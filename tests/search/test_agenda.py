@@ -290,3 +290,23 @@ def test_a_run_that_is_killed_after_any_record_goes_on_with_the_same_step(object
         kinds[type(step).__name__ + ("" if not isinstance(step, Turn) else step.place.round[:6])] += 1
     assert kinds["Turnproof-"] >= 6
     assert kinds["Turnsecond"] >= 6
+
+
+class Impatient(SimulatedMachine):
+    """The user presses Ctrl-C in the eighth measurement, and again in the round that follows."""
+
+    def measure(self, config: Config, request: Request) -> Attempt:
+        if len(self.calls) == 9:
+            self.interrupt_at = 10
+        return super().measure(config, request)
+
+
+def test_a_run_that_was_interrupted_twice_proves_when_it_is_started_again(tmp_path: Path) -> None:
+    machine, path = Impatient(cost=loader_bound, interrupt_at=8, seconds=4.0), tmp_path / "kept.study"
+    with closing(StudyStorage(path)) as kept, pytest.raises(KeyboardInterrupt):
+        tuner_of(machine, few_of(GPU), GPU, host(), 600.0).result(kept)
+    machine.interrupt_at = None
+    with closing(StudyStorage(path)) as kept:
+        again = tuner_of(machine, few_of(GPU), GPU, host(), 600.0, max_trials=5)  # no further one
+        again.budget.start = machine.time
+        assert again.result(kept).verdict == "faster"

@@ -213,7 +213,7 @@ def test_a_study_holds_both_answers_and_a_run_that_goes_on_has_them_again(object
     assert there(read_study(str(path)).result).config.to_document() == first.config.to_document()
     again = tuned(SimulatedMachine(cost=both_pay, seed=1), objective, storage=path)
     assert again.config.batch_size == first.config.batch_size
-    assert there(again.alternative).config.batch_size == there(first.alternative).config.batch_size
+    assert there(again.alternative).speedup >= there(first.alternative).speedup
 
 
 def test_the_other_answer_takes_no_more_trials_than_were_asked_for() -> None:
