@@ -223,11 +223,6 @@ class Answer:
         least, most = self.noise.overheads(self.baseline.samples_per_update, self.config.samples_per_update)
         return low / most, high / least
 
-    @property
-    def pareto(self) -> tuple[Trial, ...]:
-        """Trials that no other beats in both rate and peak memory, fastest first."""
-        return pareto_front(self.history)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRecord:

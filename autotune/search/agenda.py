@@ -5,9 +5,11 @@ Pure: no clock, no torch, no I/O.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, median, median_low
+from typing import Any
 
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError
@@ -208,7 +210,8 @@ class Agenda:
             return look
         if config := self._second_proposal:
             return Measure(config, SEARCHING_SECOND[self.known.setup.space.objective] if is_first else None)
-        return self._prove_second(finalist) if (finalist := self._second_finalist) else None
+        finalist = self._second_finalist
+        return Prove(self._new_proof(SECOND, [finalist], 1), run.stop) if finalist and run.stop else None
 
     @property
     def _losses_look(self) -> Look | None:
@@ -222,7 +225,7 @@ class Agenda:
         is_first = not any(probe.part == "losses" for probe in self.known.probes)
         if is_first and self.run.left < LOSSES_STARTS * (self.run.opening + steps_seconds):
             return None
-        return Look("losses", config, again=len(self.known.observations.looks_at("losses", config)))
+        return self._planned_look("losses", config)
 
     @property
     def end(self) -> End:
@@ -255,43 +258,30 @@ class Agenda:
 
     def _prove(self, stop: Stop) -> Prove:
         """Return the proof of the search's finalists, which may be none."""
-        run, known, left = self.run, self.known, self.run.proof_left()
+        known, is_short, left = self.known, self.run.is_interrupted, self.run.proof_left()
         finalists, entering, baselines = self.finalists(left)
         compared = (trial.config for trial in known.compared() if trial.entry is not None)
-        proof = Proof(
-            name=run.named(FIRST, self._next_number),
-            finalists=tuple(finalists),
-            entering=tuple(entering),
-            earlier=tuple(config for config in dict.fromkeys(compared) if known.may_answer(config)),
-            baselines=baselines,
-            seed=run.seed + self.rounds,
-            seconds=self.measurement_seconds,
-            since=self._next_number,
-            searched=len(known.trials),
-            is_short=run.is_interrupted,
+        earlier = tuple(config for config in dict.fromkeys(compared) if known.may_answer(config))
+        proof = self._new_proof(
+            FIRST, finalists, baselines, entering=tuple(entering), earlier=earlier, is_short=is_short
         )
         why = CONFIRMING if has_time(left, (), proof.seconds, PAIR, 0) else UNCONFIRMED
         seconds = max(INTERRUPTED_SECONDS, PAIR * proof.seconds)
-        return Prove(proof, stop, why.format(seconds=seconds) if finalists and run.is_interrupted else None)
+        return Prove(proof, stop, why.format(seconds=seconds) if finalists and is_short else None)
 
-    def _prove_second(self, finalist: Config) -> Prove:
-        """Return the proof of the answer for the other objective."""
-        assert self.run.stop
-        proof = Proof(
-            name=self.run.named(SECOND, self._next_number),
-            finalists=(finalist,),
-            baselines=1,
+    def _new_proof(self, kind: str, finalists: Iterable[Config], baselines: int, **more: Any) -> Proof:
+        """Return a proof that begins now."""
+        number = 1 + max(trial.number for trial in self.known.history)
+        return Proof(
+            name=self.run.named(kind, number),
+            finalists=tuple(finalists),
+            baselines=baselines,
             seed=self.run.seed + self.rounds,
             seconds=self.measurement_seconds,
-            since=self._next_number,
+            since=number,
             searched=len(self.known.trials),
+            **more,
         )
-        return Prove(proof, self.run.stop)
-
-    @property
-    def _next_number(self) -> int:
-        """The number that the next trial has at least."""
-        return 1 + max((trial.number for trial in self.known.history), default=-1)
 
     @property
     def _may_settle(self) -> bool:
@@ -337,8 +327,12 @@ class Agenda:
             is_needed = stop is not None or len(self.known.probes) < LEAST_LOOKS
             if not is_needed and run.left < self._look_seconds(planned[1]) + self._least_proof:
                 return None
-            return Look(*planned, again=sum(bool(each.attempt.found) for each in known.looks_at(*planned)))
+            return self._planned_look(*planned)
         return Look(lost.part, lost.config, why=f"waiting, to try again: {lost.attempt.message}") if lost else None
+
+    def _planned_look(self, part: Part, config: Config) -> Look:
+        again = sum(bool(each.attempt.found) for each in self.known.observations.looks_at(part, config))
+        return Look(part, config, again)
 
     @property
     def noise_look(self) -> Look | None:
@@ -570,7 +564,7 @@ class Agenda:
         is_of_options = planned[1].options != space.base.options  # which the first search has looked at
         if is_of_options or self.run.left < self._look_seconds(planned[1]) + self._other_seconds:
             return None
-        return Look(*planned, again=sum(bool(each.attempt.found) for each in known.looks_at(*planned)))
+        return self._planned_look(*planned)
 
     @property
     def _second_proposal(self) -> Config | None:

@@ -59,7 +59,9 @@ class Known:
 
         A confirming measurement changes no expectation.
         """
-        if earlier and self.setup == earlier.setup and self.observations == earlier.observations:
+        if earlier and all(
+            getattr(self, name) == getattr(earlier, name) for name in ("setup", "baselines", "observations")
+        ):
             vars(self).update({name: known for name, known in vars(earlier).items() if name in EXPECTED})
         return self
 
@@ -71,7 +73,6 @@ class Known:
             host=self.setup.host.for_rank(self.setup.space.base.ranks),
             memory_limit=self.setup.memory_limit,
             trials=self.trials,
-            baselines=self.baselines,
             probes=self.probes,
             claimed=self.claimed,
         )

@@ -39,8 +39,6 @@ class Observations:
     trials: tuple[Trial, ...]
     """Measured configurations, the baseline first; of it the measurement that counts, see ``storage.trials``."""
     probes: tuple[Probe, ...] = ()
-    baselines: int = 1
-    """Times that the baseline was measured."""
     claimed: tuple[Config, ...] = ()
     """Configurations that other tuners of a shared study are measuring now."""
 

@@ -122,30 +122,20 @@ class Tuner:
 
     def _begun(self, study: TuningStudy) -> Run:
         """Return a run at its begin: a new one, or that of the study that was killed."""
-        opening = self.budget.spent if self.opening is None else self.opening  # loading the workload is most of it
-        new = Run(
-            name=secrets.token_hex(4),
-            budget=self.budget.seconds,
+        budget, opening = self.budget, self.opening
+        opening = budget.spent if opening is None else opening  # loading the workload is most of it
+        kept = study.open_run
+        if kept is None or (budget.is_given and kept.budget != budget.seconds):
+            kept = Run(name=secrets.token_hex(4), budget=0.0, seed=self.seed, looks=len(study.known.probes))
+        return replace(
+            kept,
+            budget=budget.seconds,
             opening=opening,
             loading=opening if self.loading is None else self.loading,
             most_trials=self.max_trials,
-            seed=self.seed,
-            looks=len(study.known.probes),
-        )
-        kept = study.open_run
-        if kept is None or (self.budget.is_given and kept.budget != new.budget):
-            return new
-        return replace(
-            new,
-            name=kept.name,
-            seed=kept.seed,
-            looks=kept.looks,
+            looking=None,
+            interrupted=None,
             proofs=tuple(proof for proof in kept.proofs if not proof.is_short),
-            second=kept.second,
-            stop=kept.stop,
-            wanted=kept.wanted,
-            searched=kept.searched,
-            looked=kept.looked,
         )
 
     def _change(self, study: TuningStudy, **changes: Any) -> None:
