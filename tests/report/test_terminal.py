@@ -212,17 +212,6 @@ def test_an_undecided_verdict_says_the_estimate_and_the_way_to_a_proof() -> None
     )
 
 
-def test_the_summary_says_why_it_stopped_what_is_left_and_what_became_of_the_trials() -> None:
-    text = shown(summary(examples.faster_result()), width=120)
-    assert [re.split(" {2,}", line.strip(), maxsplit=1) for line in text.splitlines()[-6:-1]] == [
-        ["Limited by", "compute (96 % of the time): the model's own compute."],
-        ["To do", "torch.compile."],
-        ["Left to gain", "A perfect data loader would gain at most 4 % with 1 of 2 threads."],
-        ["Stopped", "the rate is within 3 % of the compute ceiling."],
-        ["Trials", "7 ok, 1 device_oom, in 3m2s"],
-    ]
-
-
 ALONE = "A perfect data loader would gain at most 4 % with 1 of 2 threads"
 OTHERS = "; with another batch size, precision or thread count"
 NOT_KNOWN = f"{OTHERS} the limit is unknown"
