@@ -234,16 +234,6 @@ def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
     assert unseen.remaining_gain > 5.0  # batches of 512 were never tried
 
 
-def test_disturbed_trials_are_not_repeated_and_may_be_the_answer() -> None:
-    fails = {"fails": lambda config: Outcome.SUSPECT if config.batch_size > 64 else None}
-    result = tuned(machine := SimulatedMachine(cost=larger_batches_pay, **fails))
-    assert (suspect := [trial for trial in searched(result) if trial.outcome is Outcome.SUSPECT])
-    asked = [config for config, request in machine.calls if not request.fresh]
-    assert all(asked.count(trial.config) == 1 for trial in suspect)
-    assert result.verdict is Verdict.FASTER
-    assert result.config.batch_size > 64
-
-
 @pytest.mark.parametrize(("until", "times"), [(1.0, 2), (2.0, 2), (5.0, 3)])
 def test_a_disturbed_baseline_is_measured_again_and_compared_with_only_then(until: float, times: int) -> None:
     moments = list[Progress]()
@@ -253,11 +243,6 @@ def test_a_disturbed_baseline_is_measured_again_and_compared_with_only_then(unti
     assert [trial.is_disturbed for trial in baselines] == [True] * (times - 1) + [False]
     assert {moment.baseline_rate for moment in moments} == {None, baselines[-1].rate}
     assert sum(config == examples.BASELINE and not request.fresh for config, request in machine.calls) == times
-
-
-def test_a_baseline_that_is_always_disturbed_is_measured_twice() -> None:
-    result = tuned(SimulatedMachine(cost=two_threads, neighbour=lambda time: 1.0), CPU, cpus=2)
-    assert sum(trial.kind == "baseline" for trial in result.history) == 2
 
 
 def test_a_stalled_look_is_taken_again_in_a_process_of_its_own() -> None:
