@@ -56,14 +56,6 @@ def test_the_dataloader_has_every_setting_and_overrides_win(
     assert {name: getattr(loader, name) for name in expected} == expected
 
 
-def test_torchs_advice_against_many_workers_is_silenced_where_they_were_measured() -> None:
-    many = Config(num_workers=4096)
-    with warnings.catch_warnings(action="error"):
-        with pytest.raises(UserWarning, match="This DataLoader will create 4096 worker"):
-            many.dataloader(DATASET)
-        replace(many, measured=MEASURED).dataloader(DATASET)
-
-
 def test_a_tuned_configuration_prints_what_was_gained_and_changed() -> None:
     was = {**Config().plain(), "samples_per_second": 406.2}
     tuned = replace(WITH_WORKERS, amp="bf16", measured={**MEASURED, "speedup": 2.0, "baseline": was})
@@ -116,10 +108,14 @@ def test_a_configuration_that_was_not_tuned_prints_its_settings() -> None:
     assert repr(Config()).startswith("Config(batch_size=32, ")
 
 
-def test_nor_does_torch_advise_so_when_a_measured_loader_is_iterated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_advice_against_many_workers_is_silenced_where_they_were_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("torch._utils.cpu_count", lambda: 1)
     config = Config(batch_size=8, num_workers=2, measured=MEASURED)
     with warnings.catch_warnings(action="error"):
+        with pytest.raises(UserWarning, match="This DataLoader will create 2 worker"):
+            replace(config, measured=None).dataloader(DATASET)
         assert len(list(config.dataloader(DATASET))) == 3
         pickle.loads(pickle.dumps(config.dataloader(DATASET)))
         with pytest.raises(UserWarning, match="This DataLoader will create 3 worker"):

@@ -299,14 +299,6 @@ def test_where_others_take_most_of_the_cpus_nothing_else_is_claimed() -> None:
     assert all("is not known" not in finding.advice for finding in find(less))
 
 
-def test_more_and_fewer_workers_are_never_advised_together() -> None:
-    both = evidence(split(data_wait=60.0), samples_per_second=BATCH / 0.150, restart_seconds=2.0, **COMPUTING)
-    advice = " ".join(finding.advice for finding in find(both))
-    assert {finding.cause for finding in find(both)} == {Cause.BUILDING, Cause.RESTARTS}
-    assert "more workers" in advice
-    assert "fewer workers" not in advice
-
-
 def test_fewer_workers_are_not_advised_that_were_measured_and_are_no_faster() -> None:
     known = evidence(split(), restart_seconds=2.0, **HALF_RATE)
     assert "fewer workers" in advice_of(known).advice

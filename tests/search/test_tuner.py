@@ -23,6 +23,7 @@ from autotune.report.result import Result
 from autotune.report.text import verdict_sentence
 from autotune.result import Verdict
 from autotune.search.agenda import LITTLE
+from autotune.search.read import read_study
 from autotune.search.run import SECOND
 from autotune.search.space import build_space
 from autotune.storage.open import StudyStorage
@@ -128,17 +129,6 @@ def test_a_winner_by_luck_of_the_search_is_not_believed() -> None:
     assert sum(result.verdict is Verdict.FASTER for result in results) <= 1
 
 
-def test_where_everything_is_equal_the_baseline_is_the_answer_with_the_threads_that_torch_takes() -> None:
-    result = tuned(SimulatedMachine(cost=equal_everywhere), CPU, cpus=4)
-    assert (result.config.intra_op_threads, result.config.inter_op_threads) == (4, 2)
-    assert result.verdict is Verdict.NO_GAIN
-    assert 0 < (result.most_gain or 0) <= 0.05
-    assert result.config == result.baseline
-    assert result.config.batch_size == examples.BASELINE.batch_size
-    assert (result.speedup, result.speedup_ci95) == (1.0, None)
-    assert result.samples_per_second == result.baseline_samples_per_second == pytest.approx(1000)
-
-
 KEPT: dict[str, Any] = {"batch_size": 32, "amp": "off", "threads": "1,2"}
 """Bounds as those of a script without autocast."""
 
@@ -193,14 +183,6 @@ def test_a_baseline_that_fails_ends_it_all_as_the_users_error_or_as_nothing_feas
     assert (len(machine.calls), machine.looks) == (1, [])
 
 
-def test_an_interrupted_search_confirms_what_it_has() -> None:
-    machine = SimulatedMachine(cost=four_shared_cores, noise=0.001, interrupt_at=6)
-    result = tuned(machine, CPU, cpus=4)
-    assert "interrupted" in result.stop_reason
-    assert (len(searched(result)), result.verdict, machine.closed) == (5, Verdict.FASTER, 1)
-    assert result.rounds >= 2
-
-
 @pytest.mark.parametrize(
     ("seconds", "rounds", "said"), [(9.0, 1, "in about 19 s"), (20.0, 0, "a round of the proof takes 41 s")]
 )
@@ -240,13 +222,6 @@ def test_an_interrupted_confirmation_claims_nothing() -> None:
     assert len(ran) == 11  # the trials, and the round that was complete
 
 
-@pytest.mark.parametrize("trials", [1, 7])
-def test_the_number_of_trials_limits_the_search(trials: int) -> None:
-    result = tuned(SimulatedMachine(cost=four_shared_cores), CPU, cpus=4, trials=trials)
-    assert len(searched(result)) == trials
-    assert result.stop_reason == f"all {trials} trials that were asked for are done"
-
-
 def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
     result = tuned(SimulatedMachine(cost=loader_bound), budget=100_000.0, num_workers="0,4,8,12")
     assert result.stop_reason.startswith("within 3% of the ceiling")
@@ -257,16 +232,6 @@ def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
     assert bounded.remaining_gain == pytest.approx(4.0, rel=0.01)  # 2000 of 10,000 samples per second
     unseen = tuned(SimulatedMachine(cost=loader_bound), num_workers="0..2", trials=1)
     assert unseen.remaining_gain > 5.0  # batches of 512 were never tried
-
-
-def test_disturbed_trials_are_not_repeated_and_may_be_the_answer() -> None:
-    fails = {"fails": lambda config: Outcome.SUSPECT if config.batch_size > 64 else None}
-    result = tuned(machine := SimulatedMachine(cost=larger_batches_pay, **fails))
-    assert (suspect := [trial for trial in searched(result) if trial.outcome is Outcome.SUSPECT])
-    asked = [config for config, request in machine.calls if not request.fresh]
-    assert all(asked.count(trial.config) == 1 for trial in suspect)
-    assert result.verdict is Verdict.FASTER
-    assert result.config.batch_size > 64
 
 
 @pytest.mark.parametrize(("until", "times"), [(1.0, 2), (2.0, 2), (5.0, 3)])
@@ -280,11 +245,6 @@ def test_a_disturbed_baseline_is_measured_again_and_compared_with_only_then(unti
     assert sum(config == examples.BASELINE and not request.fresh for config, request in machine.calls) == times
 
 
-def test_a_baseline_that_is_always_disturbed_is_measured_twice() -> None:
-    result = tuned(SimulatedMachine(cost=two_threads, neighbour=lambda time: 1.0), CPU, cpus=2)
-    assert sum(trial.kind == "baseline" for trial in result.history) == 2
-
-
 def test_a_stalled_look_is_taken_again_in_a_process_of_its_own() -> None:
     machine = SimulatedMachine(cost=larger_batches_pay, stall=each_third(10.0))
     result = tuned(machine)
@@ -296,14 +256,6 @@ def test_a_stalled_look_is_taken_again_in_a_process_of_its_own() -> None:
         seen.add((request.part, config))
     assert any(again)
     assert machine.rate(result.config) >= 0.97 * machine.rate(tuned(SimulatedMachine(cost=larger_batches_pay)).config)
-
-
-def test_a_gain_is_proven_on_a_machine_that_is_always_busy_and_the_disturbance_is_told() -> None:
-    result = tuned(SimulatedMachine(cost=loader_bound, noise=0.1, fails=lambda config: Outcome.SUSPECT))
-    assert {trial.outcome for trial in result.history} == {Outcome.SUSPECT}
-    assert result.verdict is Verdict.FASTER
-    told = "others were there during every confirming measurement (other processes used 1.0 of "
-    assert any(told in note and "for a machine that is shared" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
@@ -456,24 +408,6 @@ def test_what_would_decide_it_is_what_ended_it(options: dict[str, Any], wanted: 
     assert missing <= {wanted, ROUNDS, "more time (--budget 2m)"}
 
 
-def test_a_study_that_goes_on_counts_its_earlier_rounds(journal: Path) -> None:
-    rounds = []
-    for seed in range(2):
-        machine = SimulatedMachine(cost=gaining(0.06), noise=0.06, seed=seed, seconds=8.0)
-        rounds.append(len(there(tuned(machine, storage=journal, **FEW_WORKERS).likeliest).ratios))
-        assert any(request.fresh for _, request in machine.calls)
-    assert rounds[1] > rounds[0] >= 3
-
-
-@pytest.mark.parametrize(("gain", "keeps"), [(0.002, False), (0.05, True)])
-def test_workers_live_on_in_the_answer_where_that_pays_and_the_answer_was_measured(gain: float, keeps: bool) -> None:
-    result = tuned(SimulatedMachine(cost=loader_bound, persistence_gain=gain))
-    assert result.config.num_workers > 0
-    assert result.config.persistent_workers is keeps
-    confirmed = [trial.config.dataloader_kwargs() for trial in result.history if trial.kind == "confirm"]
-    assert result.config.dataloader_kwargs() in confirmed
-
-
 def test_the_baseline_is_not_improved_upon_by_what_was_not_allowed() -> None:
     baseline = Config(num_workers=2)
     machine = SimulatedMachine(cost=equal_everywhere, persistence_gain=0.05)
@@ -538,13 +472,6 @@ def test_a_larger_batch_comes_with_its_cost_and_its_learning_rate(
     assert "The pace to the same loss was measured over your first 1,000 samples." in " ".join(str(result).split())
 
 
-def test_an_optimizer_without_a_known_rule_scales_no_learning_rate() -> None:
-    result = tuned(SimulatedMachine(cost=larger_batches_pay), gpu_facts(optimizer="Lion"))
-    assert "adapt the learning rate (no rule is known for Lion)" in " ".join(str(result).split())
-    with pytest.raises(UsageError, match="no rule is known for Lion"):
-        result.config.scaled_lr(0.1)
-
-
 def test_the_cost_of_a_batch_is_not_looked_at_where_the_batch_stays_or_the_steps_are_a_script_s() -> None:
     machine = SimulatedMachine(cost=loader_bound)
     fixed = tuned(machine, batch_size=32)
@@ -565,13 +492,6 @@ def test_a_look_at_the_noise_that_fails_leaves_the_answer_and_says_why() -> None
     result = tuned(Failing(cost=larger_batches_pay))
     assert result.verdict is Verdict.FASTER
     assert result.no_noise == "the noise of the gradients could not be measured: a batch of 2 is too small"
-
-
-def test_training_takes_no_more_memory_than_it_may() -> None:
-    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
-    result = tuned(machine, CPU, memory_limit=MemoryLimit(most=2**31))
-    assert (result.config.batch_size, result.measurement.peak_memory_bytes) == (128, 2**31)
-    assert max(config.batch_size for config, _ in (*machine.calls, *machine.looks)) == 128
 
 
 @dataclass(kw_only=True)
@@ -612,9 +532,14 @@ def test_a_study_goes_on_with_narrower_bounds(journal: Path) -> None:
         assert tuned(SimulatedMachine(cost=larger_batches_pay), CPU, **given).config.batch_size in (64, 128, 256)
 
 
-def test_progress_goes_through_the_phases_in_order() -> None:
+def test_progress_goes_through_the_phases_in_order_and_each_trial_is_in_the_file_when_it_is_told(journal: Path) -> None:
     seen: list[Progress] = []
-    result = tuned(SimulatedMachine(cost=loader_bound), tell=seen.append)
+
+    def tell(progress: Progress) -> None:
+        seen.append(progress)
+        assert progress.finished is None or progress.finished in read_study(journal).history
+
+    result = tuned(SimulatedMachine(cost=loader_bound), tell=tell, storage=journal)
     phases = [progress.phase for progress in seen]
     assert list(dict.fromkeys(phases)) == ["baseline", "search", "probe", "confirm"]  # a trial ends in the search
     assert [progress.finished for progress in seen if progress.finished] == list(result.history)
