@@ -245,6 +245,11 @@ def test_a_disturbed_baseline_is_measured_again_and_compared_with_only_then(unti
     assert sum(config == examples.BASELINE and not request.fresh for config, request in machine.calls) == times
 
 
+def test_a_baseline_that_is_always_disturbed_is_measured_twice() -> None:
+    result = tuned(SimulatedMachine(cost=two_threads, neighbour=lambda time: 1.0), CPU, cpus=2)
+    assert sum(trial.kind == "baseline" for trial in result.history) == 2
+
+
 def test_a_stalled_look_is_taken_again_in_a_process_of_its_own() -> None:
     machine = SimulatedMachine(cost=larger_batches_pay, stall=each_third(10.0))
     result = tuned(machine)
