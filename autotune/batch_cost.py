@@ -27,12 +27,8 @@ class NoiseScale:
     horizon: int
     """Samples of training that it was measured over; it tells nothing of later ones."""
 
-    def overhead(self, before: int, after: int) -> float:
-        """Return how many times as many samples training needs with ``after`` samples of a step as with ``before``."""
-        return _overhead(self.samples, before, after)
-
     def overheads(self, before: int, after: int) -> Interval:
-        """Return the interval of that ratio."""
+        """Return how many times as many samples training needs with ``after`` samples of a step as with ``before``."""
         ends = sorted(_overhead(end, before, after) for end in self.interval)
         return ends[0], ends[1]
 

@@ -70,12 +70,8 @@ class Conditions:
     """CPUs that the process may be scheduled on."""
     is_crowded: bool
     """Whether others took CPUs that the measurement could have used."""
-    run_queue_share: float | None = None
-    """Share of the window in which the main thread was ready to run and had no CPU."""
     throttled_share: float | None = None
     """Seconds for which a cgroup's CPU quota stopped its processes, per second."""
-    cpu_pressure_share: float | None = None
-    """Share of the window in which some process on the machine waited for a CPU (PSI)."""
     storage_share: float | None = None
     """Share of the bytes read that came from storage and not from the page cache; network file systems do not show.
     ``None`` too where next to nothing was read, or from files mapped into memory."""
@@ -83,10 +79,6 @@ class Conditions:
     """Most threads that one loader worker computed in; torch limits only its own to one."""
     gpu_utilisation: float | None = None
     """Share of the last moments of the window in which a kernel ran (NVML)."""
-    gpu_clock_mhz: int | None = None
-    """Clock of the GPU's multiprocessors at the end of the window."""
-    gpu_process_bytes: int | None = None
-    """Device memory of the process, context and libraries included (NVML)."""
     gpu_foreign_bytes: int | None = None
     """Device memory of other processes (NVML); ``None`` where NVML does not show its holders."""
     gpu_foreign_share: float | None = None
@@ -163,8 +155,6 @@ class RankShare:
     """Its number, from 0."""
     own_seconds: float
     """The step without waiting for others: loading, forward, backward, optimizer."""
-    communication_seconds: float
-    """Synchronising gradients and waiting for slower ranks, as far as backward did not hide it."""
     data_wait_seconds: float
     """The part of ``own_seconds`` in which it waited for its batch."""
     peak_memory_bytes: int

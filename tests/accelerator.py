@@ -561,4 +561,4 @@ def on_card(card: Card, job: Job) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-QUIET = Snapshot(clock=0.0, own=0.0, busy=0.0, lost={"waiting": 0.0}, read={}, threads={})
+QUIET = Snapshot(clock=0.0, own=0.0, busy=0.0, lost={}, read={}, threads={})

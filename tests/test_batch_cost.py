@@ -72,9 +72,6 @@ def test_a_noise_scale_is_refused_with_the_reason(
 def test_a_larger_batch_needs_more_samples_but_no_more_than_it_is_larger(noise: float, one: int, other: int) -> None:
     before, after = sorted((one, other))
     scale = NoiseScale(samples=noise, interval=(noise / 2, 2 * noise), horizon=1)
-    cost = scale.overhead(before, after)
-    assert 1.0 <= cost <= after / before * (1 + 1e-9)
     low, high = scale.overheads(before, after)
-    assert low <= cost * (1 + 1e-9)
-    assert cost <= high * (1 + 1e-9)
-    assert math.isclose(scale.overhead(after, before), 1 / cost, rel_tol=1e-6)
+    assert 1.0 <= low <= high <= after / before * (1 + 1e-9)
+    assert scale.overheads(after, before) == pytest.approx((1 / high, 1 / low))

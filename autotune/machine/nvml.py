@@ -41,10 +41,6 @@ class GpuReading:
 
     utilisation: float | None
     """Share of the last sampling period (1/6 to 1 s) in which a kernel ran; says nothing about how well."""
-    clock_mhz: int | None
-    """Clock of the multiprocessors."""
-    process_bytes: int | None
-    """Device memory of this process, context and libraries included."""
     foreign_bytes: int | None
     """Device memory of all other processes; ``None`` where processes are hidden, as in some containers."""
     slowdowns: tuple[str, ...]
@@ -69,16 +65,14 @@ class NvmlGpu:
 
     def read(self) -> GpuReading:
         """Read the GPU's state; ``None`` for values that it does not give."""
-        nvml, handle, held = self._nvml, self._handle, self.held()
+        nvml, handle = self._nvml, self._handle
         rates = _answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         reasons = _answer(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)))
         if reasons is None:  # drivers before R530 know the other name only, whatever the library has
             reasons = _answer(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
         return GpuReading(
             utilisation=None if rates is None else rates.gpu / 100,
-            clock_mhz=_answer(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
-            process_bytes=held.get(os.getpid()) or None,
-            foreign_bytes=_foreign_bytes(held),
+            foreign_bytes=_foreign_bytes(self.held()),
             slowdowns=tuple(words for bit, words in SLOWDOWNS.items() if (reasons or 0) & bit),
         )
 

@@ -50,9 +50,8 @@ class Snapshot:
     busy: float
     """CPU seconds used by everybody on this process's CPUs."""
     lost: dict[str, float | None]
-    """Seconds in which the main thread was ``waiting`` for a CPU, the cgroup's quota ``throttled`` it, some process on
-    the machine waited (``pressure``, PSI), and ``heat`` kept the GPU's clocks down. ``None`` where that is not counted.
-    """
+    """Seconds in which the cgroup's quota ``throttled`` its processes, and in which ``heat`` kept the GPU's clocks
+    down. ``None`` where that is not counted."""
     read: dict[int, tuple[int, int]]
     """Per live process: bytes read in all, and bytes of them that came from storage."""
     threads: dict[int, dict[int, float]]
@@ -70,15 +69,11 @@ def snapshot(root: Path = Path("/"), job: int | None = None, gpu: NvmlGpu | None
     """
     times = psutil.cpu_times(percpu=True)
     names = ("user", "nice", "system", "irq", "softirq", "steal")  # guest time is part of user
-    schedule = text_of(root / "proc/self/schedstat").split()
-    pressure = text_of(root / "proc/pressure/cpu").partition("\n")[0].rpartition("total=")[2]
     return Snapshot(
         own=cpu_seconds(job),
         busy=sum(getattr(times[cpu], name, 0.0) for cpu in _cpus() if cpu < len(times) for name in names),
         lost={
-            "waiting": int(schedule[1]) / 1e9 if len(schedule) >= 2 and schedule[1].isdigit() else None,
             "throttled": throttled_seconds(root),
-            "pressure": int(pressure) / 1e6 if pressure.isdigit() else None,
             "heat": gpu.heat_seconds() if gpu else None,
         },
         read=_bytes_read(),
@@ -102,14 +97,10 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
         foreign_cpus=foreign,
         cpus=cpus,
         is_crowded=foreign > FOREIGN_SHARE * cpus and own + foreign > FULL_SHARE * cpus,
-        run_queue_share=shares.get("waiting"),
         throttled_share=shares.get("throttled"),
-        cpu_pressure_share=shares.get("pressure"),
         storage_share=_storage_share(begin.read, end.read),
         worker_threads=_computing_threads(begin.threads, end.threads, LEAST_THREAD_SHARE * seconds),
         gpu_utilisation=gpu.utilisation if gpu else None,
-        gpu_clock_mhz=gpu.clock_mhz if gpu else None,
-        gpu_process_bytes=gpu.process_bytes if gpu else None,
         gpu_foreign_bytes=gpu.foreign_bytes if gpu else None,
         gpu_slowdowns=_slowdowns(shares.get("heat"), gpu.slowdowns if gpu else ()),
         gpu_foreign_share=None if others is None else min(1.0, sum(others.values())),

@@ -254,7 +254,6 @@ def _share(number: int, measured: Measurement) -> RankShare:
     return RankShare(
         rank=number,
         own_seconds=split.total - split.communication,
-        communication_seconds=split.communication,
         data_wait_seconds=split.data_wait,
         peak_memory_bytes=measured.epoch_peak_bytes,
     )

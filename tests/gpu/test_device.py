@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +135,6 @@ def test_a_busy_gpu_reads_as_busy(cuda: AcceleratorDevice) -> None:
         spin(60)  # three seconds in all at 2 GHz, in pieces that no display's watchdog minds
     time.sleep(1.5)  # longer than NVML's sampling period
     reading = cuda.gpu.read()
-    assert reading.clock_mhz > 0
     if reading.utilisation is None:
         pytest.skip("NVML does not tell the utilisation of this GPU")
     assert 0.5 < reading.utilisation <= 1
@@ -145,7 +145,7 @@ def test_the_memory_that_nvml_counts_for_this_process_holds_what_is_reserved(cud
     assert cuda.gpu is not None
     block = torch.zeros(GIBIBYTE, dtype=torch.uint8, device=cuda.torch_device)
     cuda.synchronize()
-    used = cuda.gpu.read().process_bytes
+    used = cuda.gpu.held().get(os.getpid())
     if used is None:
         pytest.skip("NVML does not know this process; in a container it may have another number outside")
     assert used >= torch.cuda.memory_reserved() >= block.nbytes

@@ -319,14 +319,6 @@ def test_the_peak_is_that_of_the_device_and_holds_every_activation(
     assert holding.peak_allocated_bytes <= holding.peak_memory_bytes < 2 * GIBIBYTE
 
 
-@pytest.mark.usefixtures("cuda")
-def test_the_memory_of_the_process_holds_what_is_reserved(holding: Measurement) -> None:
-    used = holding.conditions.gpu_process_bytes
-    if used is None:
-        pytest.skip("NVML does not know the process; in a container it may have another number outside")
-    assert holding.peak_memory_bytes <= used
-
-
 def test_what_is_done_once_costs_neither_the_first_batch_nor_the_rate(device: AcceleratorDevice) -> None:
     with runner_of("slow_at_first") as runner:
         found = measured(runner.measure(PLAIN, Request(seconds=1.5, time_limit=60)))

@@ -85,7 +85,7 @@ def test_ranks_are_named_where_there_are_several() -> None:
 
 
 def test_the_slowest_rank_is_named_in_the_table() -> None:
-    share = {"communication_seconds": 0.0, "data_wait_seconds": 0.0, "peak_memory_bytes": 1}
+    share = {"data_wait_seconds": 0.0, "peak_memory_bytes": 1}
     ranks = (RankShare(rank=0, own_seconds=0.08, **share), RankShare(rank=1, own_seconds=0.1, **share))
     measured = examples.measurement(ranks=ranks)
     assert row_of(Config(ranks=2), measured, "slowest rank") == ("1 of 2, spread 20 %",)
