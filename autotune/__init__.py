@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from autotune.api import tune as tune
     from autotune.config import Config as Config
     from autotune.config import load_config as load_config
-    from autotune.diagnosis.diagnose import diagnose as diagnose
     from autotune.diagnosis.findings import Cause as Cause
     from autotune.diagnosis.findings import Diagnosis as Diagnosis
     from autotune.diagnosis.findings import Finding as Finding
+    from autotune.diagnostics import diagnose as diagnose
     from autotune.errors import AutotuneError as AutotuneError
     from autotune.errors import ConfigFileError as ConfigFileError
     from autotune.errors import InterruptedRunError as InterruptedRunError
@@ -62,7 +62,7 @@ _HOMES = {
     "Workload": "workload",
     "best_config": "api",
     "check": "promise",
-    "diagnose": "diagnosis.diagnose",
+    "diagnose": "diagnostics",
     "export": "exports",
     "load_config": "config",
     "read_study": "search.read",

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autotune.config import OBJECTIVES, Config, Objective
-from autotune.diagnosis.notes import on_half_precision
 from autotune.errors import UsageError
 from autotune.flags import did_you_mean
 from autotune.knobs import as_baseline, fitted, parse_knob, require_free
 from autotune.limits import Budget, MemoryLimit
 from autotune.machine.host import device_notes, inspect_host
 from autotune.messages import Messages, Progress
+from autotune.notes import on_half_precision
 from autotune.report.result import Result
 from autotune.runner.local import LOAD_LIMIT, ProcessRunner
 from autotune.search.space import build_space

@@ -288,7 +288,7 @@ def _diagnose(flags: argparse.Namespace) -> int:
     if flags.trace:
         kept = _code_files(workload, flags.dataset) | ({"the config file": Path(flags.config)} if flags.config else {})
         Output(flag="--trace", path=Path(flags.trace), kind=TRACE, force=flags.force, kept=kept).require()
-    from autotune.diagnosis.diagnose import diagnose
+    from autotune.diagnostics import diagnose
     from autotune.encoding import without_nan
     from autotune.report.terminal import diagnosis_report, open_console
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autotune.config import Config, load_config
-from autotune.diagnosis.notes import on_uneven_workers
 from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
 from autotune.limits import GRACE, Budget, parse_duration
 from autotune.messages import Messages, Progress
+from autotune.notes import on_uneven_workers
 from autotune.proof import (
     Confirmation,
     Place,

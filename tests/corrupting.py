@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from autotune import Workload
-from autotune.machine.protocol import LARGEST
+from autotune.protocol import LARGEST
 from tests.datasets import Squares
 from tests.workloads import loss_of
 

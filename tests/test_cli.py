@@ -196,8 +196,8 @@ def test_a_wrong_baseline_is_named_with_what_is_allowed(text: str, wanted: str) 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What ``check`` and ``diagnose`` were called with; they do nothing."""
+    from autotune import diagnostics as diagnosing
     from autotune import promise as checking
-    from autotune.diagnosis import diagnose as diagnosing
 
     received = SimpleNamespace(all=[], verdict="holds")
 

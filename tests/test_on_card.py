@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
+from autotune import diagnostics as diagnosis
 from autotune.config import Config
-from autotune.diagnosis import diagnose as diagnosis
 from autotune.diagnosis.findings import Cause
 from autotune.limits import Budget
 from autotune.messages import Messages

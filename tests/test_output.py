@@ -101,7 +101,7 @@ def instead_of_tune(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Res
 
 def refused(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     """Return the message of a command line that is refused before anything is measured."""
-    for name, function in (("autotune.api", "tune"), ("autotune.diagnosis.diagnose", "diagnose")):
+    for name, function in (("autotune.api", "tune"), ("autotune.diagnostics", "diagnose")):
         module = ModuleType(name)
         vars(module)[function] = lambda *given, **options: pytest.fail("the run was started")
         monkeypatch.setitem(sys.modules, name, module)

@@ -1,7 +1,7 @@
 """The measuring process: ``python -m autotune.measure.worker``.
 
 Answers the requests that come through the socket whose number is its first argument, by
-``autotune.machine.protocol``. A second one is the number of a file with a pickled workload. ``open`` begins a session
+``autotune.protocol``. A second one is the number of a file with a pickled workload. ``open`` begins a session
 of one or several ranks, ``load``, ``inspect`` and ``measure`` are for it, ``close`` ends it. The end of a session is
 told with the number of its ``open``.
 """
@@ -23,12 +23,12 @@ from autotune.config import Config
 from autotune.encoding import to_json
 from autotune.errors import ScriptEndsError, UsageError, UserCodeError
 from autotune.machine.descendants import FIRST, LATER, MARK, remove_scratch
-from autotune.machine.protocol import Channel
 from autotune.measure.failures import classify, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import RankFailedError, import_parallel, raise_failure, run_ranks
 from autotune.measure.session import Session
 from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, prepare_session
+from autotune.protocol import Channel
 from autotune.records import OF_LOOP, Request
 from autotune.torch_import import OtherEnvironmentError, require_same_environment, set_variables
 from autotune.workload import ImportedWorkload, PickledWorkload, Script, load

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.config import beginning_text, change_of_training, learning_rate_advice
-from autotune.diagnosis.notes import busy_text
 from autotune.limits import format_duration, format_size
+from autotune.notes import busy_text
 from autotune.outcome import Outcome
 from autotune.result import Verdict, percent_above
 

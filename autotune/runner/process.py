@@ -25,9 +25,9 @@ import psutil
 from autotune.machine.descendants import MARK, end_descendants, is_cleaner, remove_scratch
 from autotune.machine.host import oom_kills
 from autotune.machine.postmortem import describe_end, describe_silence, describe_worker, last_words
-from autotune.machine.protocol import Channel, UnreadableError
 from autotune.machine.signals import END_AT_ONCE
 from autotune.outcome import Outcome
+from autotune.protocol import Channel, UnreadableError
 from autotune.records import Attempt
 from autotune.runner.terminal import open_terminal
 from autotune.runner.watchdog import LostBatch, Watchdog, is_shared_memory_full

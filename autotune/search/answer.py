@@ -11,7 +11,7 @@ from typing import Any
 from autotune.config import Config, learning_rate_of
 from autotune.diagnosis.findings import Evidence, workers_text
 from autotune.diagnosis.limits import find
-from autotune.diagnosis.notes import (
+from autotune.notes import (
     busy_text,
     cause_of_unevenness,
     on_caches,

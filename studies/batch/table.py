@@ -76,7 +76,7 @@ def cells() -> Iterator[Cell]:
                     target=target,
                     rate=rate,
                     cost=fmean(costs),
-                    predicted_cost=scale.overhead(base, batch_size),
+                    predicted_cost=(scale.samples + batch_size) / (scale.samples + base),
                     speed=math.exp(middle),
                     measured=(math.exp(middle - half), math.exp(middle + half)),
                     predicted=(rate / most, rate / least),

@@ -216,10 +216,10 @@ FAULTS = (
         ("tests/runner/test_watchdog.py",),
     ),
     Fault(
-        "autotune/machine/protocol.py",
+        "autotune/protocol.py",
         "recv_bytes(LARGEST)",
         "recv_bytes()",
-        ("tests/machine/test_protocol.py",),
+        ("tests/test_protocol.py",),
     ),
     Fault(
         "autotune/machine/descendants.py",

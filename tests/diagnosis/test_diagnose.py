@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from autotune.config import Config
-from autotune.diagnosis.diagnose import _examine, diagnose
 from autotune.diagnosis.findings import Cause, Diagnosis
+from autotune.diagnostics import _examine, diagnose
 from autotune.errors import ConfigFileError, UserCodeError
 from autotune.messages import Messages
 from autotune.outcome import Outcome
@@ -29,8 +29,8 @@ HABITS = [Cause.SYNCHRONISATION, Cause.MANY_TENSORS, Cause.NUMPY, Cause.DATASET_
 
 @pytest.mark.machine
 def test_habits_are_told_beside_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.diagnosis.diagnose.WINDOW_SECONDS", 2.0)
-    monkeypatch.setattr("autotune.diagnosis.diagnose.PART_SECONDS", 1.0)
+    monkeypatch.setattr("autotune.diagnostics.WINDOW_SECONDS", 2.0)
+    monkeypatch.setattr("autotune.diagnostics.PART_SECONDS", 1.0)
     found = diagnose("tests.limited:with_habits", WITH_WORKERS, device="cpu")
     assert set(HABITS) <= {finding.cause for finding in found.findings if not finding.is_limit}, found.findings
 

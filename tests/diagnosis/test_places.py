@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.diagnosis.notes import on_caches, on_places, on_validation
+from autotune.notes import on_caches, on_places, on_validation
 from autotune.records import Measurement
 from autotune.result import Verdict
 from tests import examples

@@ -20,9 +20,9 @@ from autotune.config import Config
 from autotune.errors import NothingFeasibleError, UserCodeError
 from autotune.machine.descendants import MARK
 from autotune.machine.host import inspect_host
-from autotune.machine.protocol import Channel
 from autotune.measure.subreaper import OOM_SCORE
 from autotune.outcome import Outcome
+from autotune.protocol import Channel
 from autotune.records import Attempt, Measurement, Part, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe

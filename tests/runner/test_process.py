@@ -53,7 +53,7 @@ def test_threads_come_before_those_of_the_users_shell_and_a_package_that_is_not_
 CHILD = """#!{python}
 import os, sys
 sys.path.insert(0, {root!r})
-from autotune.machine.protocol import Channel
+from autotune.protocol import Channel
 from tests.corrupting import encode
 channel = Channel(int(sys.argv[-1]))
 while True:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from autotune.config import Config
-from autotune.diagnosis.notes import on_half_precision
+from autotune.notes import on_half_precision
 from autotune.outcome import Outcome
 from autotune.probes import reason_against
 from autotune.records import ADDED, Attempt, Request

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from autotune.config import Config
-from autotune.diagnosis.notes import on_losses
 from autotune.measure.script_losses import STEPS
+from autotune.notes import on_losses
 from autotune.report.result import Result
 from autotune.result import Verdict
 from tests import examples

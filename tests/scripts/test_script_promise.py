@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune import promise
+from autotune import diagnostics, promise
 from autotune.cli import main
 from autotune.config import Config
-from autotune.diagnosis import diagnose
 from autotune.diagnosis.findings import Cause
 from autotune.workload import Script
 
@@ -56,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(promise, "RUNS_ALONE", 2)
-    for module, name in ((promise, "WINDOW"), (diagnose, "WINDOW"), (diagnose, "PART")):
+    for module, name in ((promise, "WINDOW"), (diagnostics, "WINDOW"), (diagnostics, "PART")):
         monkeypatch.setattr(module, f"{name}_SECONDS", 0.5)
     return tmp_path
 
@@ -77,7 +76,7 @@ def test_a_promise_holds_until_the_script_sleeps(
 
 
 def test_a_diagnosis_of_a_script_names_its_limit_and_its_code_and_writes_a_trace(folder: Path) -> None:
-    found = diagnose.diagnose(Script(path="train.py", arguments=("0.002",)), trace="trace.json")
+    found = diagnostics.diagnose(Script(path="train.py", arguments=("0.002",)), trace="trace.json")
     assert found.bottleneck in (Cause.WAITING, Cause.NEIGHBOURS), found.findings  # beside busy ones nothing else counts
     assert found.config == OWN
     places = [place for each in found.findings if each.cause is Cause.SYNCHRONISATION for place in each.evidence]

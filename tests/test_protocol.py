@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.machine import protocol
-from autotune.machine.protocol import LARGEST, Channel, UnreadableError
+from autotune import protocol
+from autotune.protocol import LARGEST, Channel, UnreadableError
 
 words = st.text('aé"\\\n ', max_size=5)
 values = st.none() | st.integers() | st.floats(allow_nan=False) | words
