@@ -16,7 +16,6 @@ from autotune.messages import Messages, Progress
 from autotune.notes import on_uneven_workers
 from autotune.proof import (
     Confirmation,
-    Place,
     Proof,
     Standing,
     Turn,
@@ -101,17 +100,16 @@ def compare(
             limit = budget.left + GRACE
             request = Request(seconds=WINDOW_SECONDS, time_limit=limit, fresh=True, later_epochs=promise.later_epochs)
             attempt = runner.measure(turn.config, replace(request, seed=turn.seed))
-            place = turn.place._asdict()
-            trials.append(Trial(number=len(trials), kind="confirm", config=turn.config, attempt=attempt, **place))
+            trials.append(turn.trial(attempt, len(trials)))
             messages.show(Progress(phase="confirm", finished=trials[-1]))
     except KeyboardInterrupt:
         runner.close()
     measured = [trial.measurement for trial in trials if trial.measurement]
     found = confirmation_of(proof, base, trials) if base else None
     if found is not None and found.answer is not None:
-        return _limited(_check_of_gain(promise, found, notes), [found.standing(config), found.baseline], trials)
+        return _limited(_check(promise, found, measured, notes), [found.standing(config), found.baseline], trials)
     if base is None and measured and len(measured) == len(trials):  # what fails now and then is not to be trusted
-        return _limited(_check_of_rate(promise, measured, notes), [standing_of(config, measured)], trials)
+        return _limited(_check(promise, None, measured, notes), [standing_of(config, measured)], trials)
     said = [f"{trial.outcome}: {trial.attempt.message}" for trial in trials if trial.attempt.message]
     raise NothingFeasibleError(f"nothing could be compared; {said[-1] if said else 'there was no time'}")
 
@@ -124,7 +122,7 @@ def _turn(promise: Promise, proof: Proof, trials: Sequence[Trial], left: float) 
     is_over = len(trials) == RUNS_ALONE or not all(trial.measurement for trial in trials)
     if is_over or not has_time(left, took, proof.seconds, 1, len(trials)):
         return None
-    return Turn(promise.config, Place(f"{proof.name}-{len(trials)}", None), proof.seed + len(trials))
+    return Turn(promise.config, proof.seed + len(trials), f"{proof.name}-{len(trials)}")
 
 
 def _limited(check: Check, standings: Sequence[Standing], trials: Sequence[Trial]) -> Check:
@@ -136,29 +134,23 @@ def _limited(check: Check, standings: Sequence[Standing], trials: Sequence[Trial
     return replace(check, verdict="undecided", is_uneven=True, notes=(*check.notes, *on_uneven_workers(uneven)))
 
 
-def _check_of_gain(promise: Promise, found: Confirmation, notes: tuple[str, ...]) -> Check:
-    """Return the check of a promise by rounds."""
+def _check(promise: Promise, found: Confirmation | None, measured: list[Measurement], notes: tuple[str, ...]) -> Check:
+    """Return the check of a promise by rounds, or without a baseline by rates."""
+    config, speedup, interval = promise.config, None, None
+    if found is not None:
+        rate, rounds = found.standing(config).rate, found.rounds_of(config)
+        speedup, interval = found.speedup(config), found.interval(config)
+        verdict = _verdict(promise, interval)
+    else:
+        (rate, width), rounds = mean_rate([each.samples_per_second for each in measured]), len(measured)
+        verdict = _verdict_on_rate(promise, rate, around(rate, width))
     return Check(
         promise=promise,
-        verdict=_verdict(promise, found.interval(promise.config)),
-        samples_per_second=found.standing(promise.config).rate,
-        speedup=found.speedup(promise.config),
-        speedup_ci95=found.interval(promise.config),
-        rounds=found.rounds_of(promise.config),
-        notes=notes,
-    )
-
-
-def _check_of_rate(promise: Promise, measured: list[Measurement], notes: tuple[str, ...]) -> Check:
-    """Return the check of a promise without a baseline, by rates."""
-    rate, width = mean_rate([each.samples_per_second for each in measured])
-    return Check(
-        promise=promise,
-        verdict=_verdict_on_rate(promise, rate, around(rate, width)),
+        verdict=verdict,
         samples_per_second=rate,
-        speedup=None,
-        speedup_ci95=None,
-        rounds=len(measured),
+        speedup=speedup,
+        speedup_ci95=interval,
+        rounds=rounds,
         notes=notes,
     )
 

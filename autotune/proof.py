@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from autotune.config import Config
 from autotune.outcome import Outcome
-from autotune.records import Measurement, Trial
+from autotune.records import Attempt, Measurement, Trial
 from autotune.result import Finalist
 from autotune.stats import (
     LEAST_ROUNDS,
@@ -57,17 +57,6 @@ LEAST_FOR_TWO = 36
 better; with less, more rounds are worth more."""
 FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
 """Outcomes of an attempt without numbers that say nothing of its configuration in a later run."""
-
-
-class Place(NamedTuple):
-    """Where a confirming measurement stands in its study."""
-
-    round: str
-    entry: int | None
-    """The number of its configuration among all that were ever compared with the baseline, in the order of entry;
-    ``None`` for the baseline."""
-    planned: int | None = None
-    """Rounds over which most of the chance of a false claim is spent; ``None`` until known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,9 +376,20 @@ class Turn(NamedTuple):
     """The next measurement of a comparison: in a fresh process, and at a place of the epoch."""
 
     config: Config
-    place: Place
     seed: int
     """Decides the place of the epoch, and the order of its samples."""
+    round: str
+    """Its round."""
+    entry: int | None = None
+    """The number of its configuration among all that were ever compared with the baseline, in the order of entry;
+    ``None`` for the baseline."""
+    planned: int | None = None
+    """Rounds over which most of the chance of a false claim is spent; ``None`` until known."""
+
+    def trial(self, attempt: Attempt, number: int = 0) -> Trial:
+        """Return the trial of an attempt at it."""
+        trial = Trial(number=number, kind="confirm", config=self.config, attempt=attempt)
+        return replace(trial, round=self.round, entry=self.entry, planned=self.planned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,8 +439,8 @@ def follow(proof: Proof, baseline: Config, trials: Iterable[Trial], left: float)
     planned = state.found.planned if state.turns else state.planned(left)
     config = state.order[state.turns]
     entry = None if config is None else state.found.entry(config).number
-    place = Place(f"{proof.name}-{state.tried}", entry, planned)
-    return Turn(baseline if config is None else config, place, proof.seed + 1 + state.tried)
+    seed, name = proof.seed + 1 + state.tried, f"{proof.name}-{state.tried}"
+    return Turn(baseline if config is None else config, seed, name, entry, planned)
 
 
 def confirmation_of(proof: Proof, baseline: Config, trials: Iterable[Trial]) -> Confirmation | None:

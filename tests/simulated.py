@@ -388,10 +388,9 @@ def measured(
     """The trials of a proof in which a runner takes the turns; ``left`` are the seconds left after so many rounds."""
     trials, names = list(history), dict[str, None]()
     while turn := follow(proof, baseline, trials, left(len(names))):
-        names[turn.place.round] = None
+        names[turn.round] = None
         attempt = runner.measure(turn.config, Request(seconds=seconds, fresh=True, seed=turn.seed))
-        place = turn.place._asdict()
-        trials.append(Trial(number=len(trials), kind="confirm", config=turn.config, attempt=attempt, **place))
+        trials.append(turn.trial(attempt, len(trials)))
     return trials
 
 

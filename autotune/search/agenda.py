@@ -15,7 +15,7 @@ from autotune.config import Config
 from autotune.errors import NothingFeasibleError
 from autotune.limits import GRACE, SHARE_GRACE, format_duration, longer_budget
 from autotune.outcome import Outcome
-from autotune.proof import Confirmation, Place, Proof, Turn, finalists_for, follow, has_failed, has_time
+from autotune.proof import Confirmation, Proof, Turn, finalists_for, follow, has_failed, has_time
 from autotune.records import Part, Request, Trial
 from autotune.search.answer import answer, losses_to_read
 from autotune.search.bound import NOTHING_LEFT
@@ -191,7 +191,7 @@ class Agenda:
     def _baseline_elsewhere(self) -> Turn:
         """The baseline once more, at another place of the epoch: perhaps nothing is to be gained there either."""
         seed = self.run.seed + 1 + self.rounds
-        return Turn(self.known.setup.space.base, Place(self.run.named(ALONE, seed), None), seed)
+        return Turn(self.known.setup.space.base, seed, self.run.named(ALONE, seed))
 
     @property
     def _second_step(self) -> Step | None:
@@ -404,7 +404,7 @@ class Agenda:
     def turn_request(self, turn: Turn) -> Request:
         """Return how a confirming measurement is to be made."""
         run = self.run
-        proofs = (proof for proof in (run.second, run.proof) if proof and turn.place.round.startswith(f"{proof.name}-"))
+        proofs = (proof for proof in (run.second, run.proof) if proof and turn.round.startswith(f"{proof.name}-"))
         limit = max(LEAST_LIMIT, run.proof_left(next(proofs, None)) + GRACE)
         return replace(self.request, time_limit=limit, fresh=True, seed=turn.seed)
 

@@ -20,7 +20,7 @@ from autotune.encoding import from_json, to_json
 from autotune.errors import StorageError
 from autotune.messages import Messages
 from autotune.probes import reason_against
-from autotune.proof import Place
+from autotune.proof import Turn
 from autotune.records import Attempt, Kind, Part, Probe, Trial
 from autotune.report.result import Result
 from autotune.search.known import Known
@@ -51,7 +51,8 @@ class TuningStudy:
         self._asked: tuple[Study, optuna.Trial] | None = None
         self.is_exhausted = False
         """Whether the sampler had nothing new to propose."""
-        self._open_run = _open_run(storage, setup)
+        self.open_run = _open_run(storage, setup)
+        """The run of this study that was killed, where it asked the same; ``None`` where others may still go on."""
         storage.do(setup.write)
 
     @property
@@ -198,10 +199,9 @@ class TuningStudy:
         self._storage.do(lambda study: write_look(study, probe))
         return probe
 
-    def confirmed(self, attempt: Attempt, config: Config, place: Place) -> Trial:
+    def confirmed(self, attempt: Attempt, turn: Turn) -> Trial:
         """Record a measurement of a round of confirmation as a trial that has ended."""
-        record = Trial(number=0, kind="confirm", config=config, attempt=_bounded(attempt), **place._asdict())
-        return self._add(record)
+        return self._add(turn.trial(_bounded(attempt)))
 
     def _add(self, record: Trial) -> Trial:
         """Record a trial that has ended, and return it with its number."""
@@ -210,11 +210,6 @@ class TuningStudy:
             each for each in reversed(self.known.measured) if (each.kind, each.round) == (record.kind, record.round)
         )
         return next(each for each in alike if each.config == record.config)
-
-    @property
-    def open_run(self) -> Run | None:
-        """The run of this study that was killed, where it asked the same; ``None`` where others may still go on."""
-        return self._open_run
 
     def write_run(self, run: Run) -> None:
         """Write a run as far as it has come."""

@@ -213,10 +213,10 @@ class Tuner:
 
     def _confirm(self, study: TuningStudy, turn: Turn) -> None:
         """Take a turn of a proof, or measure the baseline alone as a turn does."""
-        if turn.place.round.startswith(ALONE):
+        if turn.round.startswith(ALONE):
             self._report(study, Progress(phase="confirm", running=turn.config))
         attempt = self.runner.measure(turn.config, self.agenda(study).turn_request(turn))
-        self._report(study, Progress(phase="confirm", finished=study.confirmed(attempt, turn.config, turn.place)))
+        self._report(study, Progress(phase="confirm", finished=study.confirmed(attempt, turn)))
 
     def _interrupt(self, study: TuningStudy) -> None:
         """Note that the user has interrupted, and end the running measurement; the second time means: now."""

@@ -287,7 +287,7 @@ def test_a_run_that_is_killed_after_any_record_goes_on_with_the_same_step(object
             again = tuner_at(spent)
             found = again.next(open_study(again.setup, storage=kept))
         assert without_name(found) == without_name(step)
-        kinds[type(step).__name__ + ("" if not isinstance(step, Turn) else step.place.round[:6])] += 1
+        kinds[type(step).__name__ + ("" if not isinstance(step, Turn) else step.round[:6])] += 1
     assert kinds["Turnproof-"] >= 6
     assert kinds["Turnsecond"] >= 6
 

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from autotune.config import Config
 from autotune.encoding import to_json
 from autotune.outcome import Outcome
-from autotune.proof import Place
+from autotune.proof import Turn
 from autotune.records import Attempt, Part, Request, Trial
 from autotune.search.setup import Setup
 from autotune.search.study import TuningStudy, open_study
@@ -133,7 +133,7 @@ def test_numbers_stay_unique_when_a_confirmed_study_goes_on(journal: Path) -> No
     for _ in range(2):
         study = opened(journal)
         run(study, machine, 3)
-        study.confirmed(machine.measure(Config(), REQUEST), Config(), Place("a-0", None))
+        study.confirmed(machine.measure(Config(), REQUEST), Turn(Config(), 0, "a-0"))
     assert len({trial.number for trial in study.known.history}) == len(study.known.history) == 8
 
 
