@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,6 +12,7 @@ from statistics import fmean, median, variance
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_map
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from autotune.config import Config
@@ -32,6 +33,8 @@ RESIDENT = 8
 """Batches that are kept on the device at most: where batches differ, one alone says little of the others."""
 READ_SECONDS = 0.3
 """Seconds for reading them; the first is always read."""
+PIECE, LEAST_PIECES = 16, 2
+"""Samples of a small batch, and fewest of them that a large one is joined from where reading it takes longer."""
 RESIDENT_SHARE = 1 / 256
 """Share of the memory that they may take, unless a single one takes more: training itself holds one."""
 ROUND_SECONDS = 0.5
@@ -125,7 +128,8 @@ def open_step(
 
 def _resident_batches(workload: Workload, config: Config, device: Device, place: torch.device) -> list[_Resident]:
     """Return batches from all over an epoch, moved to their place: one, and as many as are read in a moment."""
-    found = list[_Resident]()
+    if found := _joined_batches(workload, config, device) if place == device.torch_device else []:
+        return found
     begin, size, most = device.clock(), 0, RESIDENT_SHARE * device.memory_limit
     with closing(open_reader(workload, config, place=None)) as stream:
         while not found or (len(found) < RESIDENT and device.clock() - begin < READ_SECONDS):
@@ -135,6 +139,50 @@ def _resident_batches(workload: Workload, config: Config, device: Device, place:
                 break
             found.append(_Resident(move(batch, place, non_blocking=False), stream.samples))
     return found
+
+
+def _joined_batches(workload: Workload, config: Config, device: Device) -> list[_Resident]:
+    """Return batches on an accelerator that are joined from small ones, which come again where few were read.
+
+    Reading a large one takes longer than all steps on it where a dataset is slow. Empty where small ones differ in more
+    than their values.
+    """
+    size, is_fixed = config.batch_size, workload.batch_sampler is not None or workload.own_batches is not None
+    if not device.is_asynchronous or size <= LEAST_PIECES * PIECE or is_fixed:
+        return []
+    try:
+        return list(_joined(_pieces(workload, config, device), size, device))
+    except Exception:  # they differ, or hold more than tensors, or the user's code wants whole batches: read these
+        return []
+
+
+def _pieces(workload: Workload, config: Config, device: Device) -> list[Any]:
+    """Return small batches, as many as are read in a moment. Raises ``ValueError`` where one has another size."""
+    found = list[Any]()
+    with closing(open_reader(workload, replace(config, batch_size=PIECE), place=None)) as stream:
+        found.append(take_batch(stream))
+        begin, most = device.clock(), RESIDENT_SHARE * device.memory_limit / max(1, tensor_bytes(found[0]))
+        most = min(RESIDENT * config.batch_size / PIECE, most)
+        while len(found) < LEAST_PIECES or (len(found) < most and device.clock() - begin < READ_SECONDS):
+            found.append(take_batch(stream))
+            if stream.samples != PIECE:
+                raise ValueError("too few samples")
+    return found
+
+
+def _joined(pieces: Sequence[Any], size: int, device: Device) -> Iterator[_Resident]:
+    """Yield batches of ``size`` samples joined from small ones. Raises any error where these cannot be joined."""
+    samples = PIECE * len(pieces)
+    for number in range(max(1, samples // size)):
+        places = torch.arange(number * size, (number + 1) * size) % samples
+
+        def join(*parts: torch.Tensor, places: torch.Tensor = places) -> torch.Tensor:
+            rows = torch.cat(parts)
+            if len(rows) != samples:
+                raise ValueError("no row for each sample")
+            return rows[places]
+
+        yield _Resident(move(tree_map(join, *pieces), device.torch_device, non_blocking=False), size)
 
 
 def ceiling(times: Sequence[float], samples: Sequence[int]) -> tuple[float, float]:

@@ -222,6 +222,13 @@ def test_an_interrupted_confirmation_claims_nothing() -> None:
     assert len(ran) == 11  # the trials, and the round that was complete
 
 
+@pytest.mark.parametrize("trials", [1, 7])
+def test_the_number_of_trials_limits_the_search(trials: int) -> None:
+    result = tuned(SimulatedMachine(cost=four_shared_cores), CPU, cpus=4, trials=trials)
+    assert len(searched(result)) == trials
+    assert result.stop_reason == f"all {trials} trials that were asked for are done"
+
+
 def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
     result = tuned(SimulatedMachine(cost=loader_bound), budget=100_000.0, num_workers="0,4,8,12")
     assert result.stop_reason.startswith("within 3% of the ceiling")
@@ -512,6 +519,13 @@ class Growing(SimulatedMachine):
         if not found.measurement or not self.grows(config, request):
             return found
         return replace(found, payload=replace(found.measurement, **self.numbers))
+
+
+def test_training_takes_no_more_memory_than_it_may() -> None:
+    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
+    result = tuned(machine, CPU, memory_limit=MemoryLimit(most=2**31))
+    assert (result.config.batch_size, result.measurement.peak_memory_bytes) == (128, 2**31)
+    assert max(config.batch_size for config, _ in (*machine.calls, *machine.looks)) == 128
 
 
 def test_a_finalist_that_takes_more_memory_in_a_fresh_process_is_no_answer() -> None:

@@ -370,6 +370,21 @@ def of_simulated_machines() -> Quoted:
         yield from summary.by_method(runs, noise) + summary.by_family(runs, noise)
 
 
+def of_stopping() -> Quoted:
+    summary = script("stopping", "summary")
+    before, after = (csv(f"stopping/recorded/{name}_answers.csv") for name in ("before", "after"))
+    for name, runs in (("before", before), ("after", after)):
+        assert (runs.groupby("kind").size() == 40).all()
+        for row in summary.answers_table(runs)[2:]:
+            kind, figures = row.removeprefix("| ").split(" | ", 1)
+            yield f"| {kind}, {name} | {figures}"
+    means = {name: runs.groupby("kind").second_regret.mean() for name, runs in (("before", before), ("after", after))}
+    assert means["after"]["same-batch, long"] <= 0.5 * means["before"]["same-batch, long"]
+    large = after[after.possible >= summary.LARGE]
+    assert ((large.second_verdict == "faster").groupby(large.kind).mean() >= 0.6).all()
+    assert not (large.second_verdict == "no gain").any()
+
+
 def of_trainers() -> Quoted:
     summary, names = script("trainers", "summary"), ["accelerate", "lightning", "transformers"]
     found = summary.read()
@@ -389,7 +404,7 @@ FIGURES: dict[str, list[Callable[[], Quoted]]] = {
     "faults": [of_the_faults], "first_answers": [of_first_answers], "loader_prediction": [of_loader_prediction],
     "measurement_truth": [of_measurement_truth], "neighbours": [of_neighbours], "openings": [of_openings],
     "promise": [of_promise], "ranks": [of_ranks], "samplers": [of_samplers], "scripts": [of_scripts],
-    "simulated_machines": [of_simulated_machines], "trainers": [of_trainers],
+    "simulated_machines": [of_simulated_machines], "stopping": [of_stopping], "trainers": [of_trainers],
 }  # fmt: skip
 
 
