@@ -68,7 +68,6 @@ def noise_scale(measured: GradientNoise) -> NoiseScale | str:
 
 
 def _jackknife_error(numerators: Sequence[float], denominators: Sequence[float]) -> float:
-    """Return the standard error of a ratio of sums."""
     count, above, below = len(numerators), sum(numerators), sum(denominators)
     left_out = [(above - one) / (below - other) for one, other in zip(numerators, denominators, strict=True)]
     mean = sum(left_out) / count

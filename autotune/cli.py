@@ -156,7 +156,6 @@ def _workload(flags: argparse.Namespace) -> str | Script:
 
 
 def _show_script(script: str | Script) -> int:
-    """Print the training loader of a script."""
     from autotune.config import Config
     from autotune.report.terminal import script_text
     from autotune.runner.local import ProcessRunner
@@ -347,7 +346,6 @@ def _export_patch(config: Config, flags: argparse.Namespace, kept: Mapping[str, 
 
 
 def _write_patch(patch: Patch, output: Output) -> None:
-    """Write a patch, and say what it leaves to its user."""
     changed = {f"{each.name}, which the patch changes": each for each in patch.files}
     output = replace(output, kept={**output.kept, **changed})
     if patch.files:

@@ -519,7 +519,6 @@ def without_advice(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def _cell(value: object) -> str:
-    """Return a value of a table of settings."""
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= MANY_SAMPLES else f"{value:.3g}"
     return "" if value is None else str(value)

@@ -35,7 +35,6 @@ _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
 
 @functools.cache
 def _keys() -> dict[str, frozenset[str]]:
-    """Return the keys of every section of the schema."""
     properties = json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]
     return {name: frozenset(section["properties"]) for name, section in properties.items() if "properties" in section}
 

@@ -97,7 +97,6 @@ def _hints(record: type[Any]) -> dict[str, Any]:
 
 
 def _value(kind: Any, value: object, where: str) -> Any:
-    """Return a value as the type asks for."""
     if kind is Config:
         return _config(value, where)
     if is_dataclass(kind):

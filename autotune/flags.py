@@ -46,11 +46,7 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
         f"sampler of the Optuna study: {', '.join(SAMPLERS)}, or a function that returns one (default: %(default)s)",
     ),
     "--headroom": ("SHARE", "10%", "memory to leave free, such as 10%% or 0.1 (default: 10%%)"),
-    "--max-memory": (
-        "SIZE",
-        None,
-        "most memory that training may take, such as 12GiB",
-    ),
+    "--max-memory": ("SIZE", None, "most memory that training may take, such as 12GiB"),
     "--baseline": (
         "K=V,..",
         None,
@@ -75,11 +71,7 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
     "--persistent-workers": ("CHOICES", None, "keep workers alive between epochs, such as true or true,false"),
     "--amp": ("MODES", None, "automatic mixed precision: off, bf16, fp16, such as off,bf16"),
     "--threads": ("COUNTS", None, "torch's threads inside one operator, such as 1,2,4"),
-    "--global-batch-size": (
-        "N",
-        None,
-        "samples of an optimizer step, such as 256: smaller batches are accumulated",
-    ),
+    "--global-batch-size": ("N", None, "samples of an optimizer step, such as 256: smaller batches are accumulated"),
     "--objective": (
         "NAME",
         None,
@@ -91,12 +83,12 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
     "--ranks": (
         "N",
         None,
-        ("processes that train together on this host, as with torchrun, such as 2; other settings count for each"),
+        "processes that train together on this host, as with torchrun, such as 2; other settings count for each",
     ),
     "--explore": (
         "OPTIONS",
         None,
-        (f"further options of the step to try, such as channels_last,compile: all, or some of {', '.join(OPTIONS)}"),
+        f"further options of the step to try, such as channels_last,compile: all, or some of {', '.join(OPTIONS)}",
     ),
     "--report": (
         "FILE",
@@ -194,7 +186,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are ours: one line, exit code from the class."""
+    """An argument parser of a command whose errors are ours: one line, exit code from the class."""
+
+    def __init__(self, command: str, **texts: Any) -> None:
+        super().__init__(prog=f"autotune {command}".rstrip(), allow_abbrev=False, **texts)
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse arguments: unknown flags are reported before missing ones."""
@@ -214,12 +209,11 @@ class _Parser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line; a test pins its flags."""
     parser = _Parser(
-        prog="autotune",
+        "",
         usage=RUN_USAGE + "\n       python -m autotune --model MODEL [--dataset DATASET] [flags]",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     _add_workload_flags(parser)
     run = ("--device", "--budget", "--trials", "--headroom", "--max-memory", "--baseline", "--storage", "--sampler")
@@ -279,11 +273,10 @@ class _ScriptParser(_Parser):
 def build_run_parser() -> argparse.ArgumentParser:
     """Return the parser of ``run``."""
     parser = _ScriptParser(
-        prog="autotune run",
+        "run",
         usage=RUN_USAGE,
         description="Tune a training script as it is: its own loop is the training step.",
         epilog=f"{AS_MODULE}. exit codes: as for tuning",
-        allow_abbrev=False,
     )
     _add(
         parser.add_argument_group("the run"),
@@ -306,11 +299,10 @@ def build_run_parser() -> argparse.ArgumentParser:
 def build_apply_parser() -> argparse.ArgumentParser:
     """Return the parser of ``apply``."""
     parser = _ScriptParser(
-        prog="autotune apply",
+        "apply",
         usage="python -m autotune apply [--strict] FILE SCRIPT [arguments of the script]",
         description="Train a script as it is, with the settings that run has found for it.",
         epilog=AS_MODULE,
-        allow_abbrev=False,
     )
     _add(parser, "--strict")
     parser.add_argument("file", metavar="FILE", help="config file that run wrote, such as autotune.yaml")
@@ -320,12 +312,11 @@ def build_apply_parser() -> argparse.ArgumentParser:
 def build_check_parser() -> argparse.ArgumentParser:
     """Return the parser of ``check``."""
     parser = _ScriptParser(
-        prog="autotune check",
+        "check",
         usage="python -m autotune check [flags] FILE SCRIPT [arguments of the script]\n"
         "       python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
         description="Measure a config file's configuration beside its baseline again: does its gain hold here?",
         epilog=f"{AS_MODULE}. exit codes: 0 the gain holds; 1 it does not; 11 undecided; others as for tuning",
-        allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
     _add_workload_flags(parser, is_required=False)
@@ -338,12 +329,11 @@ def build_check_parser() -> argparse.ArgumentParser:
 def build_export_parser() -> argparse.ArgumentParser:
     """Return the parser of ``export``."""
     parser = _Parser(
-        prog="autotune export",
+        "export",
         usage="python -m autotune export FILE --to TOOL [--objective NAME] [--output FILE] [--force]\n"
         "       python -m autotune export FILE --to patch [--output FILE] [--force] SCRIPT",
         description="Convert a config file for another tool, and name the settings that the tool cannot take.",
         epilog="exit codes: 0 done; others as for tuning",
-        allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
     parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the script to patch, such as train.py")
@@ -359,11 +349,10 @@ def build_export_parser() -> argparse.ArgumentParser:
 def build_report_parser() -> argparse.ArgumentParser:
     """Return the parser of ``report``."""
     parser = _Parser(
-        prog="autotune report",
+        "report",
         usage="python -m autotune report STUDY [--output FILE] [--force] [--study NAME]",
         description="Draw a study, also a running one, as an HTML report that needs no network, or write its trials.",
         epilog="exit codes: 0 done; others as for tuning",
-        allow_abbrev=False,
     )
     parser.add_argument("source", metavar="STUDY", help="file or URL of the study, such as autotune.study")
     parser.add_argument(
@@ -380,12 +369,11 @@ def build_report_parser() -> argparse.ArgumentParser:
 def build_diagnose_parser() -> argparse.ArgumentParser:
     """Return the parser of ``diagnose``."""
     parser = _ScriptParser(
-        prog="autotune diagnose",
+        "diagnose",
         usage="python -m autotune diagnose [flags] SCRIPT [arguments of the script]\n"
         "       python -m autotune diagnose --model MODEL [--dataset DATASET] [flags]",
         description="Measure one configuration for half a minute and name its limit, the evidence and the remedy.",
         epilog=f"{AS_MODULE}. exit codes: as for tuning",
-        allow_abbrev=False,
     )
     _add_workload_flags(parser, is_required=False)
     group = parser.add_argument_group("the run")
@@ -424,7 +412,6 @@ def _add_output(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def _add(group: argparse._ActionsContainer, *names: str) -> None:
-    """Add flags of ``FLAGS`` and ``SWITCHES``, in this order."""
     for name in names:
         if name in SWITCHES:
             group.add_argument(name, action="store_true", help=SWITCHES[name])

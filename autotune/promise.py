@@ -135,7 +135,6 @@ def _limited(check: Check, standings: Sequence[Standing], trials: Sequence[Trial
 
 
 def _check(promise: Promise, found: Confirmation | None, measured: list[Measurement], notes: tuple[str, ...]) -> Check:
-    """Return the check of a promise by rounds, or without a baseline by rates."""
     config, speedup, interval = promise.config, None, None
     if found is not None:
         rate, rounds = found.standing(config).rate, found.rounds_of(config)
@@ -203,7 +202,6 @@ def read_promise(path: Path) -> Promise:
 
 
 def _is_same(baseline: Config, config: Config) -> bool:
-    """Return whether a configuration is its baseline, whose threads may have been left to torch."""
     threads = {
         name: getattr(baseline, name) or getattr(config, name) for name in ("intra_op_threads", "inter_op_threads")
     }

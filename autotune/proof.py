@@ -236,7 +236,6 @@ class Confirmation:
         return replace(counted, next_run_95=every.next_run_95)
 
     def _measured(self, config: Config) -> list[tuple[Measurement, Round]]:
-        """Return the measurements of a finalist, each with its round."""
         return [(one.finalists[config], one) for one in self.rounds if config in one.finalists]
 
     def _is_of_neighbours(self, config: Config) -> bool:
@@ -575,7 +574,6 @@ def _round(name: str, trials: Iterable[Trial]) -> Round:
 
 
 def _planned(trials: Iterable[Trial]) -> int | None:
-    """Return the rounds that were planned first, whoever fixed them."""
     return next((trial.planned for trial in trials if trial.planned), None)
 
 

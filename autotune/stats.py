@@ -344,6 +344,5 @@ def _exceeded_with(chance: float, points: Floats, mass: Floats, spread: float) -
 
 
 def _spent(rounds: int, planned: int) -> float:
-    """Return the share of the chance that is spent after so many rounds."""
     share = max(SHORT_SHARE, PLANNED_SHARE * planned / MAX_ROUNDS)
     return share * min(rounds, planned) / planned + (TOTAL_SHARE - share) * (1 - planned / max(rounds, planned))

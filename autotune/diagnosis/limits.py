@@ -206,7 +206,6 @@ def _fewer_workers(evidence: Evidence) -> str:
 
 
 def _either(*ways: str) -> str:
-    """Return the ways without empty texts: ``a, b, or c``."""
     *others, last = [*filter(None, ways)] or [""]
     return f"{', '.join(others)}, or {last}" if others else last
 

@@ -72,7 +72,6 @@ def late_loader(evidence: Evidence) -> Finding:
 
 
 def _slow_dataset(evidence: Evidence) -> Finding:
-    """Return the reason why building a batch takes long."""
     blocked, loader = evidence.blocked_share, evidence.loader
     is_blocked = blocked >= 1 - BLOCKED if blocked is not None else _looks_idle(evidence)
     figures, workers = loader_figures(evidence), _workers_advice(evidence)

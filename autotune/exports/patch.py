@@ -293,7 +293,6 @@ class _File:
         return has_names and not first.keyword and self._makes_loader(first.value, depth + 1)
 
     def _assigned(self, function: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-        """Yield all that a name stands for in this file."""
         if not isinstance(function, cst.Name):
             return
         for node in self._positions:
@@ -305,14 +304,12 @@ class _File:
         return isinstance(target, cst.Name) and target.value == name.value
 
     def _class(self, function: cst.BaseExpression) -> cst.ClassDef | None:
-        """Return the class of this file that an expression names."""
         if not isinstance(function, cst.Name):
             return None
         classes = (node for node in self._positions if isinstance(node, cst.ClassDef))
         return next((each for each in classes if each.name.value == function.value), None)
 
     def _require_parameters(self, known: cst.ClassDef, wanted: _Wanted) -> None:
-        """Refuse a class of the user's that does not pass all settings on."""
         functions = (node for node in known.body.body if isinstance(node, cst.FunctionDef))
         make = next((node for node in functions if node.name.value == "__init__"), None)
         if make is None:

@@ -35,7 +35,6 @@ def _write(config: Config, remarks: Sequence[str]) -> Written:
 
 
 def _loop(config: Config) -> Iterator[str]:
-    """Yield the lines of a training loop."""
     steps, is_scaled = config.accumulation_steps, config.amp == "fp16"
     if is_scaled:
         yield "scaler = torch.amp.GradScaler(torch.device(device).type)"

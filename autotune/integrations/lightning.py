@@ -99,7 +99,6 @@ def tune(trainer: Any, module: Any, datamodule_or_loader: Any = None, **options:
 
 
 def _module_class(module: Any) -> type:
-    """Return the ``LightningModule`` that a module derives from."""
     for parent in type(module).__mro__:
         if parent.__name__ == "LightningModule" and _package(parent) in ("lightning", "pytorch_lightning"):
             return parent
@@ -133,7 +132,6 @@ def _refuse_what_cannot_be_tuned(trainer: Any, module: Any, base: type) -> None:
 
 
 def _batch_hooks(module: Any, data: Any, base: type) -> Iterator[tuple[str, Any]]:
-    """Yield the hooks of a batch that somebody overrides, in order."""
     for name in BATCH_HOOKS:
         owners = [each for each in (data, module) if each is not None and overrides(each, name, base)]
         if owners:
@@ -154,7 +152,6 @@ def _unmeasured(trainer: Any, module: Any, hooks: Mapping[str, Any], base: type)
 
 
 def _epoch_batches(trainer: Any) -> int | float | None:
-    """Return the batches after which the trainer ends an epoch; ``None`` where the loader does."""
     limit: int | float = trainer.limit_train_batches
     if not limit:
         raise UsageError(
@@ -305,7 +302,6 @@ class StandInTrainer:
         self._make_logger()
 
     def _make_logger(self) -> None:
-        """Make a logger that takes everything and keeps nothing."""
         self.logger = import_module(f"{self._package}.loggers.logger").DummyLogger()
         self.loggers = [self.logger]
 

@@ -79,7 +79,6 @@ def end_descendants(root: int, mark: str | None = None) -> None:
 
 
 def _kill(victims: Iterable[psutil.Process]) -> set[int]:
-    """Kill processes, give them a moment to go, and return their numbers."""
     numbers = set()
     for victim in victims:
         numbers.add(victim.pid)

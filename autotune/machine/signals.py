@@ -72,7 +72,6 @@ def shielded() -> Iterator[None]:
 
 
 def _replace_handlers(new: Callable[[int, FrameType | None], None], wanted: Callable[[Any], bool]) -> dict[int, Any]:
-    """Install a handler for the wanted signals, and return the handlers that it replaces."""
     if threading.current_thread() is not threading.main_thread():
         return {}  # signals are only ever handled in the main thread
     taken = {number: current for number in _SIGNALS if wanted(current := signal.getsignal(number))}
@@ -134,7 +133,6 @@ def _end_children() -> None:
 
 
 def _exit(terminals: list[int]) -> None:
-    """End this process without cleaning up any further."""
     _end_children()
     with suppress(OSError):
         if 2 in terminals:

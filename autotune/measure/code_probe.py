@@ -112,7 +112,6 @@ def _watch_steps(
 
 
 def _is_outermost(event: Any) -> bool:
-    """Return whether an event is an ATen operator that no other one calls."""
     parent = event.cpu_parent
     return event.name.startswith("aten::") and not (parent and parent.name.startswith("aten::"))
 
@@ -164,7 +163,6 @@ class Building:
         return _shares(profile)
 
     def _build(self) -> tuple[int, float, float]:
-        """Build a batch; return its samples, the seconds it took, and those of them that collating took."""
         begin, collated = self._clock(), self._collate_seconds
         self.batch = next(self._stream)
         return self.samples, self._clock() - begin, self._collate_seconds - collated

@@ -112,7 +112,6 @@ class Copies:
         return None if is_device or absolute.startswith(self._free) else (absolute, self._folder + absolute)
 
     def _followed(self, absolute: str, itself: bool) -> str:
-        """Return where a path leads over new links."""
         for _ in range(MOST_LINKS):
             link = next((each for each in self._links if absolute.startswith(each + os.sep)), None)
             link = absolute if link is None and not itself and absolute in self._links else link
@@ -125,11 +124,9 @@ class Copies:
         return bool(self._own["access"](path, os.F_OK, follow_symlinks=False))
 
     def _is_hidden(self, path: str) -> bool:
-        """Return whether a path, or a folder that it lies in, has been removed."""
         return bool(self._hidden) and any(path == each or path.startswith(each + os.sep) for each in self._hidden)
 
     def _seen(self, path: Any, *, itself: bool = False) -> Any:
-        """Return the path to read."""
         both = self._copy_of(path, itself=itself)
         if both is None:
             return path
@@ -165,7 +162,6 @@ class Copies:
         return new
 
     def _opened(self, path: Any, mode: str) -> Any:
-        """Return the path to open in a mode."""
         if not CHANGING.isdisjoint(mode):
             self._refuse_existing(path, "x" in mode or mode == "w-")
             return self._taken(path, empty="w" in mode)
@@ -253,7 +249,6 @@ class Copies:
         self._note_link(path)
 
     def _note_link(self, path: Any) -> None:
-        """Note where a path leads, if it is a new link."""
         both = self._copy_of(path, itself=True)
         if both and os.path.islink(both[1]):
             self._links[both[0]] = os.path.join(os.path.dirname(both[0]), self._own["readlink"](both[1]))
@@ -295,7 +290,6 @@ class Copies:
         return self._connect(database, *given, **options)
 
     def _located(self, uri: str) -> str:
-        """Return SQLite's URI of a copy."""
         parts = urlsplit(uri)
         path = unquote(parts.path)
         if not path or path == ":memory:" or "mode=memory" in parts.query:

@@ -257,7 +257,6 @@ def event_maker(module: Any, device: torch.device) -> Callable[[], Any]:
 
 
 def _name_for(name: str, group: RankGroup) -> str:
-    """Return the name of a rank's own device."""
     if name == "cpu":
         return name
     if ":" in name:

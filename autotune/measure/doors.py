@@ -124,7 +124,6 @@ class Doors:
         return spec
 
     def _open(self, module: ModuleType, doors: Iterable[Door]) -> list[tuple[Any, Any]]:
-        """Put stand-ins at a module's doors; return the originals with them."""
         replaced = []
         for door in doors:
             *parents, name = door.name.split(".")

@@ -294,7 +294,6 @@ def _prepare(folder: str, upper: Path, beneath: Path | None, fixed: Callable[[An
 
 
 def _place(folder: str, upper: Path) -> Path:
-    """Return where the files of a folder's layer lie."""
     return upper / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
 
 
@@ -335,7 +334,6 @@ def _endpoints(folders: Sequence[str]) -> set[str]:
 
 
 def _is_endpoint(path: str) -> bool:
-    """Return whether a socket or a pipe lies at a path now."""
     with suppress(OSError):
         mode = os.lstat(path).st_mode
         return stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)

@@ -59,7 +59,6 @@ def trace_steps(workload: Workload, config: Config, warm: WarmStep, device: Devi
 
 
 def _warm_up(stream: BatchStream, warm: WarmStep, config: Config, seconds: float) -> None:
-    """Train until the batches built before the first step are used up."""
     limit = time.perf_counter() + seconds
     for done in range(WARM_STEPS + config.num_workers * (config.prefetch_factor or 0)):
         if done and time.perf_counter() > limit:
@@ -68,7 +67,6 @@ def _warm_up(stream: BatchStream, warm: WarmStep, config: Config, seconds: float
 
 
 def _profile(stream: BatchStream, warm: WarmStep, device: Device, seconds: float) -> tuple[profile, int]:
-    """Return the profile of some steps, the wait for their batches included, and their number."""
     device.synchronize()
     # the accelerator's own records only where it trains
     activities = supported_activities() if device.is_asynchronous else {ProfilerActivity.CPU}

@@ -76,7 +76,6 @@ def run_ranks(ranks: int, serve: Callable[[RankGroup], None]) -> dict[str, Any] 
 
 
 def _start(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None]) -> int:
-    """Fork one rank; return its process's number."""
     job = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
@@ -87,7 +86,6 @@ def _start(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[R
 
 
 def _be(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None], job: int) -> NoReturn:
-    """Be one rank, and nothing after it."""
     code = 1
     with suppress(BaseException):
         prepare_session()
@@ -120,7 +118,6 @@ def _end(processes: Iterable[int]) -> None:
 
 
 def _take_part(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None], job: int) -> int:
-    """Be one rank until the session ends; return its exit code."""
     try:
         import torch
 

@@ -224,7 +224,6 @@ class ScriptLoop:
             self._pause, self._built = begin, self.stream.produced if self.stream else 0
 
     def _go_on(self) -> None:
-        """End a pause."""
         if self._pause is not None:
             self.pass_over(self._pause)
             self._pause = None
@@ -232,7 +231,6 @@ class ScriptLoop:
                 self.stream.built_apart += self.stream.produced - self._built
 
     def _launch(self) -> None:
-        """Run the script until it asks for its first batch."""
         self._modes, self._born = self._first_modes, self.steps
         self._script = greenlet(self._run)
         self._resume(None)
@@ -401,7 +399,6 @@ class ScriptLoop:
             raise self._refusal
 
     def _failure(self) -> BaseException:
-        """Return the error that tells why the script has ended."""
         when = f"after {self.steps - self._born} steps of an optimizer"
         if isinstance(self._end, SystemExit) and isinstance(self._end.__context__, Exception):
             return self._end.__context__  # that it was about to tell
@@ -806,5 +803,4 @@ def allow_settings_again() -> None:
 
 
 def _lines(sites: Sequence[Site], *others: str) -> str:
-    """Return the places that make loaders, each once."""
     return " and ".join(dict.fromkeys([*(site.text for site in sites), *others]))

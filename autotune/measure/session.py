@@ -87,7 +87,6 @@ class Session:
 
     @cached_property
     def _batch_samples(self) -> int | None:
-        """The samples of a batch that no batch size makes."""
         from autotune.measure.loader import samples_of_batches
 
         return samples_of_batches(self._whole, self._num_workers)
@@ -266,7 +265,6 @@ def _way_out(error: Exception) -> str:
 
 
 def _reason_against(measurement: Measurement, limit: int) -> tuple[Outcome, str] | None:
-    """Return why a configuration that could be timed cannot be used all the same."""
     if measurement.loss is not None and not math.isfinite(measurement.loss):
         return Outcome.NUMERICS, f"the loss became {measurement.loss}"
     needed = measurement.epoch_host_memory_bytes

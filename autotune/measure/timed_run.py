@@ -182,7 +182,6 @@ class TimedRun:
         return self._closed(window)
 
     def _closed(self, window: Window) -> Window:
-        """Return a window after the device has come to its end."""
         self.gpu = self.device.gpu.read() if self.device.gpu else None
         self.device.synchronize()
         self._note_ends(0)
@@ -318,7 +317,6 @@ class TimedRun:
         return not found or (found[-1] == bursts - 1 and cycles(ends, start, burst).of_stalls)
 
     def _ended(self, window: Window) -> tuple[list[float], float, list[int]]:
-        """Return when those steps of a window ended that are known to have, when it began, and their samples."""
         ends = self.log.ends[window.first :]
         start = self.device.seconds(self._origin, window.mark)
         return ends, start, self.log.samples[window.first : window.first + len(ends)]
@@ -328,7 +326,6 @@ class TimedRun:
         return self._workers if self._is_starved(window) else 1
 
     def _is_starved(self, window: Window) -> bool:
-        """Return whether training has waited for data in a window."""
         return self._waited - window.waited > STARVING_SHARE * (self._clock() - window.clock)
 
     def _open(self, longest_epoch: float) -> Window:
@@ -404,7 +401,6 @@ class TimedRun:
 
     @property
     def _ahead(self) -> int:
-        """Steps by which the host may be ahead of the device."""
         ends = self.log.ends
         return steps_ahead(self.device, ends[-1] - ends[-2]) if len(ends) > 1 else LEAST_AHEAD
 
@@ -437,7 +433,6 @@ class FollowingRun(TimedRun):
         return self._closed(window)
 
     def _follow(self) -> Opening | int:
-        """Make steps until the leader's next word; return the word."""
         while self._group.may_step():
             self.advance(1)
             self._group.post(self._is_settled())

@@ -128,7 +128,6 @@ def _reply(message: dict[str, Any], session: Session | None) -> dict[str, Any]:
 
 
 def _messages(channel: Channel, group: RankGroup) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the requests up to the session's end, in every rank."""
     while True:
         request = group.tell(_next_request(channel) if group.leads else None)
         assert request is not None
@@ -146,7 +145,6 @@ def _next_request(channel: Channel) -> tuple[int, dict[str, Any]]:
 
 
 def _refusal(error: Exception) -> dict[str, Any]:
-    """Return the reply to the tuner where there is nothing to measure."""
     if isinstance(error, OtherEnvironmentError):
         return {"error": "environment", "variables": error.variables}
     if isinstance(error, UsageError):
@@ -202,7 +200,6 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
 
 
 def _losses(message: dict[str, Any]) -> list[float]:
-    """Run a script up to its twentieth loss."""
     from autotune.measure.script_losses import first_losses
     from autotune.measure.writes import refuse_large
 
@@ -235,7 +232,6 @@ def _held(given: dict[str, Any]) -> Hold | None:
 
 
 def _move(descriptor: int) -> int:
-    """Move a descriptor to a high number where the system lets it."""
     for least in HIGH:
         with suppress(OSError):
             moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)

@@ -202,7 +202,6 @@ def _lines(parts: Iterable[Any]) -> Iterator[str]:
 
 
 def _kept(part: FunctionType | type) -> Iterator[Any]:
-    """Yield constants and code that a function keeps of where it was made."""
     for cell in getattr(part, "__closure__", None) or ():
         with suppress(ValueError):  # not yet set
             yield from _plain([cell.cell_contents])

@@ -163,7 +163,6 @@ def _require_disk(script: str) -> None:
 
 
 def _some_of(folders: Sequence[str]) -> str:
-    """Return a few folders in words."""
     more = f" and {len(folders) - MOST_NAMED} more folders" if len(folders) > MOST_NAMED else ""
     return ", ".join(folders[:MOST_NAMED]) + more
 

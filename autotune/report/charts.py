@@ -271,7 +271,6 @@ def _lines_and_points(
 
 
 def _step(config: Config, result: Answer) -> StepKey:
-    """Settings of the step, in which configurations agree that differ in their loaders alone."""
     threads = config.intra_op_threads or result.facts.intra_op_threads
     return config.step_key._replace(threads=threads)
 
@@ -358,7 +357,6 @@ def _line_and_points(
 
 
 def _group(trial: Trial, room: float) -> str:
-    """Group of a trial by its fate: failed, disturbed, confirmation, search, or too large."""
     if trial.outcome is Outcome.SUSPECT:
         return "disturbed"
     if trial.outcome is not Outcome.OK or trial.rate is None:
@@ -400,12 +398,10 @@ def _bars(frame: DataFrame, row: str, length: str) -> alt.Chart:
 
 
 def _rows(frame: DataFrame, column: str) -> alt.Y:
-    """Rows of a chart, in the order of its table."""
     return alt.Y(f"{column}:N", sort=list(frame[column].unique()), title=None)
 
 
 def _legend(frame: DataFrame, looks: Mapping[str, Any], symbol: Any = alt.Undefined) -> dict[str, Any]:
-    """Scale and legend of the groups that a table has."""
     there = {what: look for what, look in looks.items() if what in set(frame["what"])}
     columns = 2 if max(map(len, there), default=0) < 18 else 1
     scale = alt.Scale(domain=list(there), range=list(there.values()))

@@ -38,13 +38,12 @@ def require_drawing() -> None:
 
 
 def plot(name: str, result: Answer) -> altair.LayerChart:
-    """Return the chart of a result with this name, such as ``batch-size``.
-
-    Raises ``UsageError`` where there is nothing to show, or Altair is not installed.
-    """
+    """Return the chart of a result with this name; raises ``UsageError`` as ``Result.plot`` does."""
     require_drawing()
     from autotune.report.charts import CHARTS
 
+    if name not in CHARTS:
+        raise UsageError(f"plot {name!r}; allowed: {', '.join(CHARTS)}")
     chart = CHARTS[name](StudyRecord.of(result))
     if chart is None:
         raise UsageError(f"there is nothing to plot: nothing is known of {name.replace('-', ' ')} here")

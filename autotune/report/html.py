@@ -151,7 +151,6 @@ def _environment() -> Environment:
 
 
 def _figures(study: StudyRecord) -> dict[str, dict[str, Any]]:
-    """Return the charts of a study by name, each with its specification and the table of its numbers."""
     if missing_for_charts():
         return {}
     import altair
@@ -175,7 +174,6 @@ def _number(value: float) -> str:
 
 
 def _content(study: StudyRecord, charts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of the page, without charts and scripts."""
     result, missing = study.result, missing_for_charts()
     content: dict[str, Any] = {
         "missing": missing,
@@ -339,7 +337,6 @@ def _comparison(result: Answer) -> dict[str, Any]:
 
 
 def _failures(history: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Return failures, grouped by message, the most frequent first."""
     alike: dict[tuple[str, str], list[Trial]] = {}
     for trial in history:
         if trial.rate is None:
@@ -386,7 +383,6 @@ def _cell(name: str, row: Mapping[str, Any]) -> _Cell:
 
 
 def _machine(study: StudyRecord) -> list[tuple[str, str]]:
-    """Return machine, versions and workload of the study, in words."""
     result = study.result
     if result is None:
         return list(study.made_on.items())

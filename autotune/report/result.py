@@ -28,36 +28,12 @@ class Result(Answer):
         """Every trial as a row of a pandas DataFrame; ``autotune.report.table.COLUMNS`` says what each column holds."""
         return table.trials_frame(self.history)
 
-    def plot_time(self) -> Any:
-        """Plot where the time for a sample goes, before and after.
+    def plot(self, name: str) -> Any:
+        """Return a chart of Altair by its name in ``autotune.report.charts.CHARTS``, such as ``batch-size``.
 
-        Plots are charts of Altair. They raise ``UsageError`` where there is nothing to show, or no Altair.
+        Raises ``UsageError`` for another name, where there is nothing to show, or no Altair.
         """
-        return drawing.plot("time", self)
-
-    def plot_confirmation(self) -> Any:
-        """Plot the ratios to the baseline in every confirming round, with their intervals."""
-        return drawing.plot("confirmation", self)
-
-    def plot_batch_size(self) -> Any:
-        """Plot the rate by batch size and precision: expected, measured, and the step alone."""
-        return drawing.plot("batch-size", self)
-
-    def plot_loader(self) -> Any:
-        """Plot the rate by workers and prefetch factor with the answer's step: expected and measured."""
-        return drawing.plot("loader", self)
-
-    def plot_memory(self) -> Any:
-        """Plot the rate by peak memory, with the Pareto front."""
-        return drawing.plot("memory", self)
-
-    def plot_history(self) -> Any:
-        """Plot the outcome and rate of every trial, in order."""
-        return drawing.plot("history", self)
-
-    def plot_importances(self) -> Any:
-        """Plot how much each knob matters to the rate."""
-        return drawing.plot("importances", self)
+        return drawing.plot(name, self)
 
     def save_plots(self, folder: str | Path, suffix: str = ".svg") -> list[Path]:
         """Write every plot to a folder, as ``.svg``, ``.png`` or ``.pdf``, and return the files."""
@@ -87,7 +63,6 @@ class Result(Answer):
         return f"<Result: {in_python(self.sentence)}>"
 
     def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows."""
         return in_python(html.html_summary(self))
 
 

@@ -137,7 +137,6 @@ def message_line(message: str) -> Text:
 
 
 def _step_text(config: Config) -> str:
-    """Return the configuration of a step, without its loader."""
     return config_text(config).replace(" · no workers", "")
 
 

@@ -235,7 +235,6 @@ def _own_gain(result: Answer) -> float:
 
 
 def _other_steps(result: Answer) -> str:
-    """Return the settings of the step that may vary."""
     steps = result.landscape.steps if result.landscape else ()
     names = ["batch size"] if len({step.batch_size for step in steps}) != 1 else []
     names += ["precision"] if len({step.amp for step in steps}) != 1 else []
@@ -334,7 +333,6 @@ def _interval_text(interval: tuple[float, float] | None) -> str:
 
 
 def _best_text(result: Answer) -> str:
-    """Return the rate of the best alternative."""
     best = result.likeliest
     if best is None:
         return "Nothing was compared with them"

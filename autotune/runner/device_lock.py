@@ -67,7 +67,6 @@ class DeviceLock:
         return None
 
     def _holder(self) -> str:
-        """Return who holds the device, as far as the file says."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             text = self._path.read_bytes() if self._path.is_file() and self._path.stat().st_size < LONGEST else b""
             return "process {pid} of {user}, since {since} ({command})".format_map(json.loads(text))
@@ -75,7 +74,6 @@ class DeviceLock:
 
 
 def _sign(descriptor: int) -> None:
-    """Write into the locked file who holds it."""
     about = {
         "pid": os.getpid(),
         "user": _user(),

@@ -341,7 +341,6 @@ class ProcessRunner:
         return {**_torchruns(config), **(self._variables or {}), **config.thread_environment()}
 
     def _open(self, config: Config) -> MeasuringProcess:
-        """Open a session, and load the workload in it."""
         asked = time.monotonic()
         process, message, keeper = self._begin(config)
         begin, limit = time.monotonic(), self._load_limit

@@ -162,7 +162,6 @@ class MeasuringProcess:
         return reply
 
     def _await_reply(self, limit: float) -> dict[str, Any]:
-        """Wait for a reply; end the wait where none can come any more, or must not."""
         deadline = time.monotonic() + limit
         lost_batch, is_lost = LostBatch(self._written), False
         while time.monotonic() < deadline:
@@ -240,7 +239,6 @@ class MeasuringProcess:
                     time.sleep(0.005)
 
     def _members(self) -> list[psutil.Process]:
-        """Return all that runs below, parents first."""
         with suppress(psutil.Error):
             return psutil.Process(self._process.pid).children(recursive=True)
         return []
@@ -249,7 +247,6 @@ class MeasuringProcess:
         return ProcessLostError(outcome, message, last_words(self._written()))
 
     def _written(self) -> str:
-        """Return the end of the session's output."""
         descriptor = self._output.fileno()  # the child shares the file's position, so it must not be moved
         start = max(self._output_begin, os.fstat(descriptor).st_size - OUTPUT_BYTES)
         return os.pread(descriptor, OUTPUT_BYTES, start).decode(errors="replace")

@@ -173,7 +173,6 @@ class Agenda:
 
     @property
     def _first_step(self) -> Step:
-        """The next step on the way to the answer, beside turns."""
         if self.run.is_interrupted:
             return self._proof(INTERRUPTED)
         if not self.known.trials:
@@ -270,7 +269,6 @@ class Agenda:
         return Prove(proof, stop, why.format(seconds=seconds) if finalists and is_short else None)
 
     def _new_proof(self, kind: str, finalists: Iterable[Config], baselines: int, **more: Any) -> Proof:
-        """Return a proof that begins now."""
         number = 1 + max(trial.number for trial in self.known.history)
         return Proof(
             name=self.run.named(kind, number),
@@ -637,5 +635,4 @@ class Agenda:
 
     @property
     def _longer_budget(self) -> str:
-        """A budget that is half as long again at least, and enough for a usual search and its proof."""
         return longer_budget(self.run.budget, self.plan.budget(self.run.opening))

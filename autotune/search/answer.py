@@ -274,7 +274,6 @@ def _decide(
 def _missing(
     confirmation: Confirmation | None, confirmed: Sequence[Trial], known: Known, uneven: Trial | None
 ) -> Iterator[str]:
-    """Yield the things that would decide an undecided verdict."""
     assert known.end
     is_over = confirmation is not None and confirmation.answer is None
     if uneven is not None:
@@ -306,7 +305,6 @@ def _evidence(answer: Standing, known: Known) -> Evidence:
 
 
 def _nearest_loader(config: Config, probes: Sequence[Probe]) -> LoaderTrace | None:
-    """Return the look at the loader whose batch size is nearest."""
     traces = [probe.attempt.loader for probe in probes if probe.attempt.loader]
     return min(traces, key=lambda trace: abs(math.log(trace.batch_size / config.batch_size)), default=None)
 
@@ -348,14 +346,12 @@ def _notes(
 
 
 def _left_out(known: Known) -> Iterator[str]:
-    """Yield the precisions and settings of the loader that were left out, with the reason."""
     distrusted = (known.observations.distrust(amp) for amp in known.setup.space.allowed["amp"])
     reasons = [*filter(None, distrusted), *known.forecast.doubts, *_refused(known)]
     yield from (f"{why}: left out" for why in reasons)
 
 
 def _refused(known: Known) -> Iterator[str]:
-    """Yield the smallest batches that cannot be in flight, by the machine or the loader, with the reason."""
     found, forecast = dict[str, str](), known.forecast
     fitting = Fitting(known.observations, loader_model(known.observations))
     best = forecast.rate_of(forecast.best.config)

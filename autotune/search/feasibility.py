@@ -99,7 +99,6 @@ class Fitting:
         return usual if own_model is None else own_model.moved(usual)
 
     def _peaks(self) -> Iterator[tuple[str, Config, int, int]]:
-        """Yield every measured peak: which memory, of which configuration, how many bytes, of how many."""
         memory_limit = self._observations.host.memory_bytes
         looks = ((probe.config, probe.attempt.compute) for probe in self._observations.step_probes)
         for config, look in ((config, look) for config, look in looks if look):

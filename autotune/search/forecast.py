@@ -241,7 +241,6 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
 
 
 def _are_near(best: Config, configs: Sequence[Config], space: Space) -> NDArray[np.bool_]:
-    """Return whether each configuration is one step of one knob away from the best."""
     here, near = space.settings(best), set[Config]()
     usual = {knob: space.allowed[knob][0] for knob in WORKER_OPTIONS}
     for knob in NEAR_KNOBS:

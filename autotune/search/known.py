@@ -98,7 +98,6 @@ class Known:
 
     @property
     def _is_quiet(self) -> bool:
-        """Whether nobody disturbed the last measurement."""
         found = [(float(trial.number), trial.is_disturbed) for trial in self.history]
         found += [(probe.after - 0.5, probe.taken_share > 0) for probe in self.probes if probe.attempt.compute]
         return not max(found, key=lambda pair: pair[0])[1]

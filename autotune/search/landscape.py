@@ -35,7 +35,6 @@ def landscape_of(
 
 
 def _steps(forecast: Forecast, disturbed: Container[tuple[str, int]]) -> Iterator[StepForecast]:
-    """Yield the best of each batch size and precision."""
     alike: dict[tuple[str, int], list[int]] = {}
     for index in sorted(range(len(forecast.configs)), key=lambda index: forecast.configs[index].num_workers):
         alike.setdefault((forecast.configs[index].amp, forecast.configs[index].batch_size), []).append(index)

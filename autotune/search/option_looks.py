@@ -94,7 +94,6 @@ def _reason_against_step(observations: Observations, config: Config, beside: Con
 
 
 def _look(observations: Observations, config: Config) -> ComputeProbe:
-    """Return the last look at the step of a configuration that was timed."""
     key = observations.step_key(config)
     return next(look for own, look in reversed(observations.looks) if observations.step_key(own) == key)
 

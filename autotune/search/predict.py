@@ -95,7 +95,6 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
 
 
 def _loader_error(observations: Observations) -> float:
-    """Return the standard deviation of the logarithm of a rate that the loader limits."""
     taken = max((trace.taken_share for trace in observations.traces), default=0.0)
     return math.hypot(TRACED, DISTURBANCE * taken) if observations.traces else GUESSED
 

@@ -89,7 +89,6 @@ def _read(storage: BaseStorage, location: str, name: str | None) -> RecordedStud
 
 
 def _known(frozen: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> Known:
-    """Return all that was known at the end of the last run that has ended."""
     end = from_json(End, attributes[END])
     then = [each for each in frozen if each.number in end.trials]
     looks = {key: look for key, look in attributes.items() if not key.startswith(LOOK) or look["number"] < end.looks}
@@ -98,7 +97,6 @@ def _known(frozen: Sequence[FrozenTrial], attributes: Mapping[str, Any]) -> Know
 
 
 def _newest(studies: list[Study]) -> Study:
-    """Return the study in which something was measured last."""
     times = [(ended_at(study.get_trials(deepcopy=False)), study) for study in studies]
     known = [(when, study) for when, study in times if when is not None]
     if not known:

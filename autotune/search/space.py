@@ -180,7 +180,6 @@ def build_space(
 
 
 def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]:
-    """Return the batch sizes that divide the samples of a step; of the default ones and of a range, every divisor."""
     is_range = given is None or (isinstance(given, str) and ".." in given)
     wanted = tuple(range(min(sizes), max(sizes) + 1)) if is_range else sizes
     divisors = tuple(size for size in wanted if whole % size == 0)
@@ -192,7 +191,6 @@ def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]
 
 
 def _ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
-    """Return the values of a knob in order; ``None`` stands for torch's own number of ``threads``."""
     ranks: dict[Any, int] = {None: threads, **{mode: place for place, mode in enumerate(AMP_MODES)}}
     return tuple(sorted(values, key=lambda value: ranks.get(value, value)))
 

@@ -171,7 +171,6 @@ class TuningStudy:
         return record
 
     def _frozen(self, record: Trial) -> FrozenTrial:
-        """Return a trial as it is kept."""
         settings, values = self.setup.settings(record.config), self.setup.space.values
         if record.config.batch_size not in values["batch_size"]:  # of the other objective
             del settings["batch_size"]

@@ -139,7 +139,6 @@ class Tuner:
         )
 
     def _change(self, study: TuningStudy, **changes: Any) -> None:
-        """Note a change of the run."""
         self._run = replace(self.agenda(study).run, **changes)
 
     def _take_in_baseline(self, study: TuningStudy) -> None:
@@ -178,7 +177,6 @@ class Tuner:
             self._change(study, looking=self.budget.spent)
 
     def _measure(self, study: TuningStudy, step: Measure) -> None:
-        """Measure a configuration in the search: the step's, or the one that the sampler proposes."""
         first = not study.known.trials
         asked = study.ask(self.max_trials) if step.config is None else (step.config, SEARCH)
         if asked is None:  # another tuner was faster

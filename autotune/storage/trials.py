@@ -83,7 +83,6 @@ def frozen_trial(
 
 
 def _in_words(trial: Trial) -> dict[str, Any]:
-    """Return the attributes of a trial to show beside its parameters."""
     words: dict[str, Any] = {"kind": trial.kind, "outcome": str(trial.outcome)}
     if trial.attempt.message:
         words["message"] = trial.attempt.message

@@ -220,15 +220,14 @@ def test_every_plot_is_written_as_a_file(tmp_path: Path) -> None:
     starts = {".svg": b"<svg", ".png": b"\x89PNG", ".pdf": b"%PDF"}
     assert all(file.read_bytes().startswith(starts[file.suffix]) for file in files)
     assert {file.suffix for file in files} == set(starts)
-    plots = [getattr(simulated_result(), name)() for name in dir(Result) if name.startswith("plot_")]
-    assert [type(plot) for plot in plots] == [altair.LayerChart] * len(NAMES)
+    assert {type(simulated_result().plot(name)) for name in NAMES} == {altair.LayerChart}
 
 
 def test_a_drawing_holds_foreign_texts_as_they_are(tmp_path: Path) -> None:
     landscape = there(simulated_result().landscape)
     steps = tuple(replace(step, refusal=MARKUP if step.amp == "fp16" else None) for step in landscape.steps)
     result = replace(simulated_result(), landscape=replace(landscape, steps=steps))
-    result.plot_batch_size().properties(width=300, title=MARKUP).save(tmp_path / "plot.svg")
+    result.plot("batch-size").properties(width=300, title=MARKUP).save(tmp_path / "plot.svg")
     text = (tmp_path / "plot.svg").read_text(encoding="utf-8")
     assert "&lt;a" in text
     assert "<a" not in text
@@ -236,7 +235,9 @@ def test_a_drawing_holds_foreign_texts_as_they_are(tmp_path: Path) -> None:
 
 def test_what_cannot_be_drawn_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^there is nothing to plot: nothing is known of loader here"):
-        examples.faster_result().plot_loader()
+        examples.faster_result().plot("loader")
+    with pytest.raises(UsageError, match=r"^plot 'speed'; allowed: time, "):
+        examples.faster_result().plot("speed")
     with pytest.raises(UsageError, match=r"suffix '.gif'; allowed"):
         simulated_result().save_plots(tmp_path, ".gif")
 
@@ -247,6 +248,6 @@ def test_a_package_that_is_missing_is_named_with_the_line_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     result = simulated_result()
-    for ask in (result.plot_history, lambda: result.save_plots(tmp_path)):
+    for ask in (lambda: result.plot("history"), lambda: result.save_plots(tmp_path)):
         with pytest.raises(UsageError, match=rf'need {package[:6].replace("_", "-")}.*"torch-autotune\[report\]"'):
             ask()
