@@ -28,6 +28,7 @@ from autotune.measure import benchmark, loader_probe, numerics_probe, step_probe
 from autotune.measure.conditions import Snapshot
 from autotune.measure.device import AcceleratorDevice
 from autotune.probes import LoaderTrace
+from tests import examples
 
 GIB = 2**30
 BLOCK = 2 * 2**20
@@ -36,10 +37,6 @@ MOST_ORDERED = 20_000
 """Samples of the dataset that is read in truth; ordering more takes real time."""
 QUEUE = 1000
 """Launches that a device takes before it makes the host wait."""
-
-
-def nobody(seconds: float) -> int:
-    return 0
 
 
 def full_speed(seconds: float) -> float:
@@ -59,7 +56,7 @@ class Card:
     launch_seconds: float = 5e-6
     """The host's time to launch a kernel."""
     has_bf16: bool = True
-    neighbour: Callable[[float], int] = nobody
+    neighbour: Callable[[float], int] = lambda seconds: 0
     """Bytes that other processes hold, by the time."""
     spread: float = 0.0
     """Standard deviation of the logarithm of its pace from one process to the next, and of a batch's build time."""
@@ -510,7 +507,7 @@ def trace_of(card: Card, job: Job, config: Config, seconds: float) -> LoaderTrac
     one, size = replace(config, num_workers=1), config.batch_size * job.sample_bytes
     build = job.builds(one)
     card.now += max(seconds, 4 * build)
-    return LoaderTrace(
+    return examples.loader_trace(
         batch_size=config.batch_size,
         build_seconds=(build,) * 20,
         receive_seconds=job.receive,
@@ -520,9 +517,6 @@ def trace_of(card: Card, job: Job, config: Config, seconds: float) -> LoaderTrac
         inline_pin_seconds=size / job.pinning,
         cpu_seconds=build * job.cpu_share,
         batch_bytes=size,
-        start_seconds=0.03,
-        worker_memory_bytes=2**26,
-        storage_share=0.0,
     )
 
 
@@ -531,7 +525,8 @@ def counters_of(card: Card) -> Callable[..., Snapshot]:
 
     def counters(root: Any = None, job: Any = None, gpu: Any = None) -> Snapshot:
         lost, foreign = ({"heat": gpu.heat_seconds()}, gpu.foreign_use(())) if gpu else ({}, None)
-        return replace(QUIET, clock=card.now, own=card.cpu, busy=card.cpu, lost=lost, foreign=foreign)
+        cpu = card.cpu
+        return Snapshot(clock=card.now, own=cpu, busy=cpu, lost=lost, read={}, threads={}, foreign=foreign)
 
     return counters
 
@@ -559,6 +554,3 @@ def on_card(card: Card, job: Job) -> Iterator[None]:
     ):
         yield
     torch.set_num_threads(threads)
-
-
-QUIET = Snapshot(clock=0.0, own=0.0, busy=0.0, lost={}, read={}, threads={})

@@ -11,11 +11,11 @@ from unittest.mock import patch
 from autotune.config import Config
 from autotune.encoding import to_json
 from autotune.limits import DEFAULT_MEMORY_LIMIT, Budget
-from autotune.machine.host import Gpu, Host
+from autotune.machine.host import Gpu
 from autotune.measure.session import Session
-from autotune.messages import Messages, Progress
+from autotune.messages import Messages
 from autotune.outcome import Outcome
-from autotune.records import Attempt, Request, WorkloadFacts
+from autotune.records import Attempt, Request
 from autotune.report.result import Result
 from autotune.runner import local
 from autotune.runner.local import ProcessRunner
@@ -69,38 +69,22 @@ class CardProcess:
         self.close()
 
 
-class CardRunner:
+class CardRunner(ProcessRunner):
     """The real runner of a job on a card; attempts take the seconds of the card's clock."""
 
-    script = None
-    """A job is a function."""
-
     def __init__(self, card: Card, job: Job, opening: float = 2.0) -> None:
+        super().__init__(ImportedWorkload(model="tests:job", dataset=None, path=()), patience=0.0)
         self.card, self.job = card, job
         self.process = CardProcess(card, job, opening)
         self.asked: list[tuple[Config, Request, Attempt]] = []
-        source = ImportedWorkload(model="tests:job", dataset=None, path=())
-        self._runner = ProcessRunner(source, patience=0.0)
-
-    def inspect(self, baseline: Config) -> WorkloadFacts:
-        return self._runner.inspect(baseline)
 
     def measure(self, config: Config, request: Request) -> Attempt:
         begin, opened = self.card.now, self.process.opened
-        attempt = self._runner.measure(config, request)
+        attempt = super().measure(config, request)
         opening = (self.process.opened - opened) * self.process.opening
         attempt = replace(attempt, seconds=self.card.now - begin, opening=opening)
         self.asked.append((config, request, attempt))
         return attempt
-
-    def close(self) -> None:
-        self._runner.close()
-
-    def __enter__(self) -> CardRunner:
-        return self
-
-    def __exit__(self, *given: object) -> None:
-        self.close()
 
 
 @contextmanager
@@ -110,28 +94,11 @@ def runner_on(card: Card, job: Job, opening: float = 2.0) -> Iterator[CardRunner
     with (
         on_card(card, job),
         patch.object(local, "MeasuringProcess", lambda *given: runner.process),
-        patch.object(local, "DeviceLock", _NoLock),
+        patch.object(local, "DeviceLock"),
         patch.object(local, "cpu_usage", dict),
         patch.object(local, "suspended_seconds", float),
     ):
         yield runner
-
-
-class _NoLock:
-    def __init__(self, device: str) -> None:
-        """Take a device: nobody shares this one."""
-
-    def take(self, *given: Any) -> None:
-        """Do nothing."""
-
-    def free(self) -> None:
-        """Do nothing."""
-
-
-def host_of(card: Card, job: Job) -> Host:
-    gpu = Gpu(uuid="GPU-fake", name="Fake Accelerator", memory_bytes=card.total, driver="580.0")
-    cpus = int(job.cpus)
-    return examples.host(cpus=cpus, affinity_cpus=cpus, gpus=(gpu,), shm_bytes=None)
 
 
 def tuned(
@@ -146,14 +113,12 @@ def tuned(
     card, time = runner.card, Budget(budget, runner.card.clock)
     base = baseline or Config(batch_size=32)
     facts = runner.inspect(base)
-    opening, host = time.spent, host_of(card, runner.job)
-    space = build_space(facts, host.cpus, base, given)
+    opening, cpus = time.spent, int(runner.job.cpus)
+    gpu = Gpu(uuid="GPU-fake", name="Fake Accelerator", memory_bytes=card.total, driver="580.0")
+    host = examples.host(cpus=cpus, affinity_cpus=cpus, gpus=(gpu,), shm_bytes=None)
+    space = build_space(facts, cpus, base, given)
     setup = Setup(space=space, facts=facts, host=host, memory_limit=DEFAULT_MEMORY_LIMIT)
-
-    def quiet(progress: Progress) -> None:
-        """Show nothing."""
-
-    run = Tuner(runner, setup, time, Messages(time, quiet), opening=opening, seed=seed, sleep=card.sleep)
+    run = Tuner(runner, setup, time, Messages(time), opening=opening, seed=seed, sleep=card.sleep)
     kept = StudyStorage(storage)
     try:
         return run.result(kept), TuningStudy(kept, setup, PredictiveSampler()).known

@@ -205,16 +205,10 @@ class Encoding:
         return self
 
 
-class Stubborn:
-    def to(self, device: Any) -> str:
-        return f"on {device}"
-
-
 def test_an_object_that_moves_itself_is_not_waited_for_either() -> None:
     batch = Encoding()
     move([batch], torch.device("cpu"), non_blocking=True)
     assert batch.asked is True
-    assert move((Stubborn(),), torch.device("cpu"), non_blocking=True) == ("on cpu",)
 
 
 def test_the_optimizer_has_its_state_before_memory_is_counted_also_where_fp16_skips_its_first_steps() -> None:

@@ -45,11 +45,6 @@ def test_others_disturb_only_where_they_take_what_we_could_use(own: float, forei
     assert (conditions.is_crowded, bool(conditions.disturbances)) == (is_crowded, is_crowded)
 
 
-def test_throttling_is_a_share_of_the_window() -> None:
-    found = conditions_between(START, after(2.0, lost={"throttled": 1.0}))
-    assert found.throttled_share == pytest.approx(0.5)
-
-
 def test_what_the_system_does_not_count_is_none() -> None:
     before = replace(START, lost=dict.fromkeys(LOST), read={})
     found = conditions_between(before, after(1.0, lost={**LOST, "throttled": 1.0}))

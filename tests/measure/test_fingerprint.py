@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import ConcatDataset, RandomSampler, Sampler, Subset, default_collate
+from torch.utils.data import ConcatDataset, RandomSampler, Subset, default_collate
 
 from autotune import Workload
 from autotune.config import Config
@@ -20,6 +19,7 @@ from autotune.measure.workload_facts import fingerprint, inspect
 from autotune.search.space import build_space
 from autotune.workload import describe, load
 from tests.datasets import CountingUp, Squares
+from tests.measure.test_loader import WithoutEnd
 from tests.processes import printed
 
 SOURCE = textwrap.dedent(
@@ -244,11 +244,6 @@ def test_what_a_dataset_keeps_to_itself_may_be_another_in_every_run() -> None:
 
 def test_how_a_model_is_made_parallel_is_part_of_the_workload() -> None:
     assert of(Squares(8), parallelize=None) != of(Squares(8), parallelize=nn.DataParallel)
-
-
-class WithoutEnd(Sampler[int]):
-    def __iter__(self) -> Iterator[int]:
-        return itertools.cycle(range(8))
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.config import Config
 from autotune.measure.timed_run import TimedRun, Window
-from autotune.measure.window import WindowSummary, summarise
+from autotune.measure.window import WindowSummary
 from autotune.records import Request
-from tests.measure.test_timed_run import resembling
+from tests.measure.test_timed_run import measured_on, resembling, run_on
 from tests.pipeline import BATCH_SIZE, ReadyBatches, SimulatedAccelerator, SimulatedPipeline, always
 
 LOADERS = [(0, 1), (1, 2), (2, 2), (1, 32), (2, 16), (4, 2), (8, 2), (8, 8)]
@@ -105,13 +104,11 @@ def test_a_slow_beginning_alone_does_not_end_a_window() -> None:
 
 
 def on_accelerator(step: float, least_rate: float, epoch_batches: int) -> tuple[TimedRun, WindowSummary]:
-    device = SimulatedAccelerator(0.0005, step)
-    request, config = Request(seconds=3, least_rate=least_rate), Config(batch_size=BATCH_SIZE)
-    run = TimedRun(config, device.step, ReadyBatches(epoch_batches), device, request)
-    run.settle()
-    window = run.fill()
+    request = Request(seconds=3, least_rate=least_rate)
+    run = run_on(SimulatedAccelerator(0.0005, step), ReadyBatches(epoch_batches), request)
+    summary = measured_on(run)
     assert len(run.log.ends) == len(run.log.marks)
-    return run, summarise(run.rows(window), window.ready, 0, whole_epochs=window.whole_epochs)
+    return run, summary
 
 
 @pytest.mark.parametrize("epoch_batches", [20, 100_000], ids=["whole epochs", "part of one"])

@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, TensorDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, get_worker_info
 
 from autotune.config import Config
 from autotune.errors import UserCodeError
 from autotune.measure.loader import BatchStream, CountingCollate, open_stream
 from autotune.workload import Workload
 from tests.datasets import CountingUp, Divided, OneShard, Shards, Squares, first_elements
+from tests.measure.test_loader import WithoutEnd
 
 PATIENCE = 60.0  # seconds after which something that must happen has not happened
 
@@ -120,14 +121,9 @@ def test_workers_fill_the_inventory_to_workers_times_prefetch_and_it_is_empty_at
     stream.close()
 
 
-class Endless(Sampler[int]):
-    def __iter__(self) -> Iterator[int]:
-        return itertools.repeat(1)
-
-
 def test_a_sampler_without_end_has_no_epochs() -> None:
-    stream = stream_of(Squares(10), sampler=Endless())
-    assert [x.flatten().tolist() for x, _ in take(stream, 20)] == [[1.0] * 4] * 20
+    stream = stream_of(Squares(80), sampler=WithoutEnd())
+    assert [x.flatten().tolist() for x, _ in take(stream, 20)] == [[*range(at, at + 4)] for at in range(0, 80, 4)]
     assert (stream.epochs, stream.epoch_batches, stream.steps_left, stream.epoch_samples) == (1, None, None, None)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import psutil
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, get_worker_info
+from torch.utils.data import BatchSampler, SequentialSampler, get_worker_info
 
 from autotune.config import Config
 from autotune.measure import loader_probe as looks
@@ -47,16 +46,6 @@ class Sleeping(Squares):
         self.begun[self.begun.count_nonzero()] = time.perf_counter()
         time.sleep(self.batch_seconds + self.seconds * len(indices))
         return [self[index] for index in indices]
-
-
-class SleepingStream(IterableDataset[torch.Tensor]):
-    """The same as a stream."""
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for number in range(MANY):
-            if number % BATCH_SIZE == 0:
-                time.sleep(BATCH_SIZE * SAMPLE_SECONDS)
-            yield torch.tensor([float(number)])
 
 
 def look(dataset: Any, batch_size: int = BATCH_SIZE, seconds: float = SECONDS, **options: Any) -> LoaderTrace:
@@ -108,10 +97,11 @@ def test_epochs_of_three_batches_are_looked_at_without_their_starts() -> None:
     assert WITHOUT_ITS_LATENESS * BATCH_SIZE * 0.02 < fmean(trace.build_seconds) < 0.3
 
 
-def test_an_iterable_dataset_may_end_within_the_look() -> None:
+def test_an_iterable_dataset_may_end_within_the_look_and_nothing_of_it_comes_twice() -> None:
     trace = look(CountingUp(5 * BATCH_SIZE), seconds=0.1)
     assert min(trace.build_seconds) > 0
     assert trace.batch_bytes == BATCH_SIZE * 4
+    assert look(CountingUp(MANY), seconds=0.1).again_seconds is None
 
 
 def test_batches_that_are_slower_than_the_look_take_a_bounded_time() -> None:
@@ -219,16 +209,6 @@ def test_the_worker_is_asked_for_as_many_batches_as_the_configuration_asks_for_a
 # --- what the dataset keeps ---
 
 
-def kept_by(cache: Callable[[Callable[[int], None]], Callable[[int], None]]) -> LoaderTrace:
-    return look(Doing(cache(lambda index: time.sleep(SAMPLE_SECONDS))))
-
-
-def test_a_dataset_that_keeps_its_samples_shows() -> None:
-    kept, read = kept_by(functools.lru_cache(10)), kept_by(lambda do: do)
-    assert kept.keeps_samples
-    assert not read.keeps_samples
-
-
 def test_building_a_batch_takes_what_reading_new_samples_does_where_they_are_kept_and_either_else() -> None:
     first, kept, read = [0.04, 0.042], [0.001, 0.002], [0.041, 0.039]
     assert looks._Builds(first, kept).counted == first
@@ -236,10 +216,6 @@ def test_building_a_batch_takes_what_reading_new_samples_does_where_they_are_kep
     assert looks._Builds(first, read).counted == [*first, *read]
     assert looks._Builds(first, []).counted == first
     assert looks._Builds(first[:1], kept).again_seconds is None
-
-
-def test_of_a_stream_nothing_comes_twice() -> None:
-    assert look(SleepingStream(), seconds=0.2).again_seconds is None
 
 
 class Keeping(Squares):

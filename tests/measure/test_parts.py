@@ -8,14 +8,12 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import nn
 
-import autotune
 from autotune.config import Config
 from autotune.machine.host import inspect_host
 from autotune.measure.process_memory import held_bytes
@@ -24,17 +22,16 @@ from autotune.outcome import Outcome
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace
 from autotune.records import Attempt, Measurement, Request
 from autotune.runner.local import ProcessRunner
-from autotune.workload import Workload, describe
+from autotune.workload import Workload
 from tests import workloads
 from tests.datasets import Squares
+from tests.runner.test_local import OURS, SOUND, runner_of
 from tests.workloads import SAMPLE_SECONDS
 
 LOADER = Request(seconds=0.4, time_limit=60, part="loader")
 COMPUTE = Request(seconds=0.4, time_limit=60, part="compute")
 ANATOMY = Request(seconds=1.0, time_limit=60, part="anatomy")
 TRAINING = Request(seconds=0.3, time_limit=60)
-OURS = str(Path(autotune.__file__).parent)
-SOUND = Config(batch_size=8, intra_op_threads=1)
 Found = TypeVar("Found", LoaderTrace, ComputeProbe, Measurement, Anatomy)
 
 pytestmark = [
@@ -42,10 +39,6 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are POSIX"),
     pytest.mark.usefixtures("shared_processes"),
 ]
-
-
-def runner_of(name: str) -> ProcessRunner:
-    return ProcessRunner(describe(f"tests.workloads:{name}"), "cpu")
 
 
 def has_run(attempt: Attempt) -> bool:

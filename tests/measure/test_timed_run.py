@@ -143,9 +143,9 @@ def test_a_window_outlasts_the_batches_that_were_built_before_it(prefetch: int) 
     assert len(run.log.marks) - window.first >= 2 * 4 * prefetch
 
 
-def run_on(device: SimulatedAccelerator, batches: ReadyBatches, seconds: float, **workers: int) -> TimedRun:
+def run_on(device: SimulatedAccelerator, batches: ReadyBatches, request: Request, **workers: int) -> TimedRun:
     config = Config(batch_size=BATCH_SIZE, **workers)
-    return TimedRun(config, device.step, batches, device, Request(seconds=seconds))
+    return TimedRun(config, device.step, batches, device, request)
 
 
 def measured_on(run: TimedRun) -> WindowSummary:
@@ -159,7 +159,7 @@ def measured_on(run: TimedRun) -> WindowSummary:
 @pytest.mark.parametrize(("host", "step"), [(0.0005, 0.01), (0.0005, 0.3), (0.02, 0.01)])
 def test_a_window_ends_in_time_although_the_host_runs_ahead(host: float, step: float, epoch_batches: int) -> None:
     device = SimulatedAccelerator(host, step)
-    summary = measured_on(run_on(device, ReadyBatches(epoch_batches), 3))
+    summary = measured_on(run_on(device, ReadyBatches(epoch_batches), Request(seconds=3)))
     ahead = max(LEAST_AHEAD * step, AHEAD_SECONDS)
     assert summary.seconds <= 3 + ahead + 2 * step
     assert device.furthest <= ahead + 3 * step
@@ -169,7 +169,7 @@ def test_a_window_ends_in_time_although_the_host_runs_ahead(host: float, step: f
 
 def test_an_epoch_that_is_longer_than_it_is_said_to_be_does_not_stop_the_run() -> None:
     device, batches = SimulatedAccelerator(0.001, 0.01), LongerEpochs(10, 14)
-    run = run_on(device, batches, 3)
+    run = run_on(device, batches, Request(seconds=3))
     run.advance(12)
     run.settle()
     assert batches.steps_left < 0
@@ -181,22 +181,15 @@ def test_an_epoch_that_is_longer_than_it_is_said_to_be_does_not_stop_the_run() -
 @pytest.mark.parametrize("epoch_batches", [20, 60, 1000])
 def test_slow_steps_near_the_end_of_a_long_epoch_do_not_cost_the_whole_epoch(epoch_batches: int) -> None:
     device = SimulatedAccelerator(0.001, 2.0)
-    summary = measured_on(run_on(device, ReadyBatches(epoch_batches), 5, num_workers=8, prefetch_factor=8))
+    run = run_on(device, ReadyBatches(epoch_batches), Request(seconds=5), num_workers=8, prefetch_factor=8)
+    summary = measured_on(run)
     assert device.now < 30
     assert summary.samples_per_second == pytest.approx(BATCH_SIZE / 2.0, rel=0.01)
 
 
-@pytest.mark.parametrize("step", [0.01, 0.03, 0.1])
-@pytest.mark.parametrize("workers", [0, 2, 8])
-def test_a_step_time_that_grows_without_end_is_not_steady_and_has_no_narrow_interval(workers: int, step: float) -> None:
-    summary = SimulatedPipeline(workers, 2, always(0.0), lambda number: step * (1 + 0.05 * number)).measure()
-    assert not summary.is_steady or step == 0.1
-    assert summary.relative_half_width > 0.1
-
-
 @pytest.mark.parametrize("loader", FEW)
 @pytest.mark.parametrize("balance", COMPUTE)
-def test_the_shares_of_the_step_add_up_to_it_and_the_device_is_waited_for_at_both_ends_alone(
+def test_the_shares_of_the_step_are_its_parts_and_the_device_is_waited_for_at_both_ends_alone(
     loader: tuple[int, int], balance: str
 ) -> None:
     machine = SimulatedPipeline(*loader, always(0.01 * max(1, loader[0])), always(COMPUTE[balance]))
@@ -204,7 +197,6 @@ def test_the_shares_of_the_step_add_up_to_it_and_the_device_is_waited_for_at_bot
     assert machine.synchronized == [window.clock, run.log.ends[-1]]
     summary = machine.summary(run, window)
     step = summary.seconds / summary.steps
-    assert summary.step_time.total == pytest.approx(step, rel=1e-9)
     assert summary.step_time.data_wait == pytest.approx(summary.waiting_share * step, rel=1e-9)
     assert summary.step_time.forward + summary.step_time.backward == pytest.approx(COMPUTE[balance], rel=1e-9)
     if balance == "loader-bound" and loader[0]:

@@ -12,7 +12,7 @@ from autotune.cli import main
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.knobs import as_baseline, fitted
-from autotune.records import Measurement, RankShare
+from autotune.records import RankShare
 from autotune.report.text import TIMES, alone, config_text, snippet
 from tests import examples
 from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, loader_bound, tuner_of
@@ -72,24 +72,15 @@ def test_a_file_keeps_the_number_of_ranks(tmp_path: Path) -> None:
     assert "ranks" not in (tmp_path / "one.yaml").read_text(encoding="utf-8")
 
 
-def row_of(config: Config, measurement: Measurement, name: str) -> tuple[str, ...] | None:
-    """The cells of a row of the table."""
-    return {row.name: row.cells for row in alone(config, measurement).rows}.get(name)
-
-
-def test_ranks_are_named_where_there_are_several() -> None:
-    assert config_text(Config(batch_size=8, ranks=2)).startswith(f"2 ranks{TIMES}batch 8 · ")
-    assert config_text(Config(batch_size=8)).startswith("batch 8 · ")
-    assert row_of(Config(ranks=2), examples.measurement(), "ranks") == ("2",)
-    assert row_of(Config(), examples.measurement(), "ranks") is None
-
-
-def test_the_slowest_rank_is_named_in_the_table() -> None:
+def test_ranks_and_the_slowest_of_them_are_named_where_there_are_several() -> None:
     share = {"data_wait_seconds": 0.0, "peak_memory_bytes": 1}
     ranks = (RankShare(rank=0, own_seconds=0.08, **share), RankShare(rank=1, own_seconds=0.1, **share))
-    measured = examples.measurement(ranks=ranks)
-    assert row_of(Config(ranks=2), measured, "slowest rank") == ("1 of 2, spread 20 %",)
-    assert row_of(Config(), examples.measurement(), "slowest rank") is None
+    several, one = Config(batch_size=8, ranks=2), Config(batch_size=8)
+    assert config_text(several).startswith(f"2 ranks{TIMES}batch 8 · ")
+    assert config_text(one).startswith("batch 8 · ")
+    rows = {row.name: row.cells for row in alone(several, examples.measurement(ranks=ranks)).rows}
+    assert (rows["ranks"], rows["slowest rank"]) == (("2",), ("1 of 2, spread 20 %",))
+    assert not {"ranks", "slowest rank"} & {row.name for row in alone(one, examples.measurement()).rows}
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])

@@ -65,15 +65,6 @@ for epoch in range(3):
 JOBS = Path(__file__).resolve().parents[2] / "studies" / "scripts" / "jobs"
 STEP_SECONDS = 0.02
 SLOW_LOOP = LOOP.replace("train(batch)", f"train(batch); time.sleep({STEP_SECONDS})")
-IN_A_THREAD = """
-def go():
-    for batch in DataLoader(Data(), batch_size=4):
-        train(batch)
-thread = threading.Thread(target=go)
-thread.start()
-thread.join()
-"""
-
 IN_CHILDREN = """
 import multiprocessing
 def go():
@@ -200,28 +191,19 @@ def test_autocast_is_left_out_where_a_configuration_has_fp32(written: Any) -> No
             "open('/etc/autotune-test', 'w')",
             "(Permission denied|Read-only file system): '/etc/autotune-test'.*pass --allow-writes",
         ),
-        ("open('large', 'r+')", "large is opened for writing, and has 2.0 GiB"),
         (IN_CHILDREN.format("multiprocessing.get_context('fork').Process"), "train.py:.* trains in child processes"),
         (IN_CHILDREN.format("multiprocessing.get_context('spawn').Process"), "train.py:.* trains in child processes"),
-        ("import subprocess; subprocess.run([sys.executable, 'train.py'])", "train.py:.* trains in child processes"),
         ("import subprocess; subprocess.run(['torchrun', 'other.py'])", "train.py:.* trains in child processes"),
         ("os.system('RANK=1 python train.py')", "train.py:.* trains in child processes"),
         (
             "for one, two in zip(DataLoader(Data(), 4), DataLoader(Data(), 4, num_workers=1)): train(one)",
             "trains on batches of several loaders, .* differ: give them the same first",
         ),
-        (
-            IN_A_THREAD,
-            "another thread",
-        ),
     ],
 )
 def test_a_script_that_cannot_be_measured_says_why(written: Any, body: str, said: str) -> None:
-    Path("large").touch()
-    os.truncate("large", 2**31)  # it takes no room
     with pytest.raises(UserCodeError, match=said):
         written(body).inspect(Config())
-    os.remove("large")
 
 
 def test_a_line_that_makes_several_loaders_is_named_once() -> None:
