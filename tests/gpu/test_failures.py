@@ -7,10 +7,9 @@ import pytest
 import autotune
 from autotune.config import Config
 from autotune.outcome import Outcome
-from autotune.records import Request
+from autotune.records import Attempt, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import describe
-from tests.gpu.test_measurement import measured
 from tests.gpu.workloads import FAULT_VARIABLE, LARGEST_THAT_FITS
 
 if TYPE_CHECKING:
@@ -39,6 +38,11 @@ def runner(fault: Path) -> Iterator[ProcessRunner]:
         yield runner
 
 
+def is_measured(attempt: Attempt) -> bool:
+    """Heat or a busy neighbour makes a measurement suspect, but is no failure."""
+    return attempt.outcome in (Outcome.OK, Outcome.SUSPECT) and attempt.measurement is not None
+
+
 @pytest.mark.parametrize(
     ("phase", "outcome", "evidence"),
     [
@@ -55,7 +59,8 @@ def test_a_failure_on_the_device_is_an_outcome_and_the_same_configuration_is_mea
     failed = runner.measure(CONFIG, REQUEST)
     assert (failed.outcome, failed.measurement) == (outcome, None), (failed.message, failed.details)
     assert evidence in (failed.message if outcome is Outcome.DEVICE_OOM else failed.details)
-    measured(runner.measure(CONFIG, REQUEST))
+    again = runner.measure(CONFIG, REQUEST)
+    assert is_measured(again), (again.outcome, again.message, again.details)
 
 
 def test_tuning_goes_round_what_does_not_fit() -> None:

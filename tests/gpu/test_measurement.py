@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import functools
 import math
+import time
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +16,23 @@ from autotune.measure.benchmark import measure
 from autotune.measure.device import AcceleratorDevice
 from autotune.measure.loader import BatchStream, CountingCollate, open_loader
 from autotune.measure.step import TrainingStep
-from autotune.measure.step_probe import open_step
+from autotune.measure.step_probe import WARM_CAP_SECONDS, open_step
 from autotune.measure.timed_run import TimedRun
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Measurement, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
-from tests.gpu.workloads import GIBIBYTE, PAUSE, Rows, classifier, heavy, spinning, starving
+from tests.gpu.workloads import (
+    FIRST_STEP_SECONDS,
+    GIBIBYTE,
+    PAUSE,
+    STEP_SECONDS,
+    Rows,
+    classifier,
+    heavy,
+    spinning,
+    starving,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,11 +46,23 @@ LIBRARIES = 2**29
 """Bytes of working memory that cuBLAS may take."""
 
 
-def settled(workload: Workload, config: Config, device: AcceleratorDevice) -> TimedRun:
+class CountingDevice(AcceleratorDevice):
+    """Notes when it was synchronised."""
+
+    def __init__(self, device: AcceleratorDevice) -> None:
+        super().__init__(device.torch_device)
+        self.synchronised: list[float] = []
+
+    def synchronize(self) -> None:
+        super().synchronize()
+        self.synchronised.append(time.perf_counter())
+
+
+def settled(workload: Workload, config: Config, device: AcceleratorDevice, seconds: float = 1.0) -> TimedRun:
     """A run that may fill its window."""
     counter = CountingCollate(workload.collate_fn, config.num_workers)
     stream = BatchStream(open_loader(workload, config, counter), counter)
-    run = TimedRun(config, open_step(workload, config, device).step, stream, device, Request(seconds=1.0))
+    run = TimedRun(config, open_step(workload, config, device).step, stream, device, Request(seconds=seconds))
     run.settle()
     return run
 
@@ -60,6 +84,21 @@ def runner_of(name: str) -> ProcessRunner:
 
 
 # --- time ---
+
+
+@pytest.mark.parametrize(
+    ("make", "config"),
+    [(heavy, PLAIN), (heavy, PINNED), (starving, PLAIN)],
+    ids=["computing", "computing, the host ahead", "starving"],
+)
+def test_events_and_clock_agree_on_the_length_of_a_window(
+    device: AcceleratorDevice, make: Callable[[], Workload], config: Config
+) -> None:
+    counting = CountingDevice(device)
+    run = settled(make(), config, counting)
+    window = run.fill()
+    begin, end = counting.synchronised[-2:]
+    assert run.rows(window)[-1].end == pytest.approx(end - begin, rel=0.02)
 
 
 @pytest.mark.parametrize("config", [PLAIN, PINNED], ids=["pageable", "pinned"])
@@ -87,22 +126,66 @@ def test_each_phase_is_charged_what_it_takes_on_the_device(cuda: AcceleratorDevi
     assert split.forward / split.total == pytest.approx(1 / 6, rel=0.1)
 
 
+def test_a_window_ends_in_time_although_the_host_runs_ahead(cuda: AcceleratorDevice) -> None:
+    batches = 200
+    counting = CountingDevice(cuda)
+    run = settled(spinning(6, length=batches * BATCH_SIZE), PINNED, counting)  # 18 ms a step at 2 GHz
+    window = run.fill()
+    begin, end = counting.synchronised[-2:]
+    assert len(run.rows(window)) < batches
+    assert end - begin < 3
+
+
+def test_the_warm_up_ends_in_time_although_the_host_runs_ahead(cuda: AcceleratorDevice) -> None:
+    begin = time.perf_counter()
+    open_step(spinning(100), PLAIN, cuda)  # 0.3 s a step at 2 GHz
+    assert time.perf_counter() - begin < 2 * WARM_CAP_SECONDS
+
+
 # --- synchronisation ---
 
 
-@pytest.mark.parametrize("make", [heavy, classifier])
-def test_no_step_on_pinned_batches_synchronises_and_pageable_ones_do(
-    cuda: AcceleratorDevice, make: Callable[[], Workload]
+@pytest.mark.parametrize("config", [PLAIN, PINNED], ids=["pageable", "pinned"])
+def test_a_window_synchronises_the_device_at_its_ends_and_nowhere_inside(
+    device: AcceleratorDevice, config: Config
 ) -> None:
-    pinned, pageable = (settled(make(), config, cuda) for config in (PINNED, PLAIN))
+    counting = CountingDevice(device)
+    run = settled(heavy(), config, counting)
+    counting.synchronised.clear()
+    window = run.fill()
+    assert len(counting.synchronised) == 2
+    assert counting.synchronised[0] <= window.clock <= run.log.begins[window.first]
+    assert run.log.begins[-1] <= counting.synchronised[1]
+
+
+@contextmanager
+def synchronising_is_an_error() -> Iterator[None]:
     torch.cuda.set_sync_debug_mode("error")
     try:
-        pinned.advance(20)
-        with pytest.raises(RuntimeError, match="synchronizing CUDA operation"):
-            pageable.advance(1)
+        yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert len(pinned.log.marks) >= 20
+
+
+@pytest.mark.parametrize("make", [heavy, classifier])
+def test_no_step_on_pinned_batches_synchronises(cuda: AcceleratorDevice, make: Callable[[], Workload]) -> None:
+    run = settled(make(), PINNED, cuda)
+    with synchronising_is_an_error():
+        run.advance(20)
+    assert len(run.log.marks) >= 20
+
+
+def test_what_else_synchronises_is_found_out(cuda: AcceleratorDevice) -> None:
+    def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = model(batch).mean()
+        loss.item()
+        return loss
+
+    reading = settled(Workload(nn.Linear(1, 1), Rows(), training_step=step), PINNED, cuda)
+    pageable = settled(heavy(), PLAIN, cuda)
+    for run in (reading, pageable):
+        with synchronising_is_an_error(), pytest.raises(RuntimeError, match="synchronizing CUDA operation"):
+            run.advance(1)
 
 
 # --- precision ---
@@ -205,22 +288,41 @@ def test_facts_name_the_accelerator(runner: ProcessRunner, device: AcceleratorDe
 
 
 @pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
-def test_every_precision_is_measured_with_workers_and_pinned_memory(
-    runner: ProcessRunner, cuda: AcceleratorDevice, amp: Any
-) -> None:
-    if amp not in cuda.amp_modes:
-        pytest.skip(f"{cuda.name} has no {amp} units")
-    config = Config(batch_size=BATCH_SIZE, amp=amp, num_workers=2, pin_memory=True, persistent_workers=True)
-    found = measured(runner.measure(config, QUICK))
+def test_every_precision_is_measured(runner: ProcessRunner, device: AcceleratorDevice, amp: Any) -> None:
+    if amp not in device.amp_modes:
+        pytest.skip(f"{device.name} has no {amp} units")
+    found = measured(runner.measure(Config(batch_size=BATCH_SIZE, amp=amp), QUICK))
     assert math.isfinite(found.loss)
+    assert found.samples_per_second > 0
+
+
+def test_workers_and_pinned_memory_are_measured_together(runner: ProcessRunner, cuda: AcceleratorDevice) -> None:
+    config = Config(batch_size=BATCH_SIZE, num_workers=2, pin_memory=True, persistent_workers=True)
+    found = measured(runner.measure(config, QUICK))
     assert 0 < found.samples_per_second <= 1.25 * found.ceiling_samples_per_second
     assert 0 <= found.device_idle_share <= 1
 
 
-def test_the_peak_is_that_of_the_device_and_holds_every_activation(cuda: AcceleratorDevice) -> None:
+@pytest.fixture(scope="module")
+def holding() -> Measurement:
+    """The numbers of a step that holds a gibibyte."""
     with runner_of("holding_a_gibibyte") as runner:
-        holding = measured(runner.measure(PLAIN, QUICK))
+        return measured(runner.measure(PLAIN, QUICK))
+
+
+def test_the_peak_is_that_of_the_device_and_holds_every_activation(
+    cuda: AcceleratorDevice, holding: Measurement
+) -> None:
     assert holding.memory == "device"
     assert holding.memory_limit_bytes == pytest.approx(cuda.memory_limit, rel=0.05)
     assert GIBIBYTE <= holding.peak_allocated_bytes < GIBIBYTE + LIBRARIES
     assert holding.peak_allocated_bytes <= holding.peak_memory_bytes < 2 * GIBIBYTE
+
+
+def test_what_is_done_once_costs_neither_the_first_batch_nor_the_rate(device: AcceleratorDevice) -> None:
+    with runner_of("slow_at_first") as runner:
+        found = measured(runner.measure(PLAIN, Request(seconds=1.5, time_limit=60)))
+    truth = BATCH_SIZE / STEP_SECONDS
+    assert found.first_batch_seconds < FIRST_STEP_SECONDS / 10
+    assert 0.9 * truth <= found.samples_per_second <= truth
+    assert 0.9 * truth <= found.ceiling_samples_per_second <= 1.02 * truth

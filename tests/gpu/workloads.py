@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch.utils.data import Dataset, TensorDataset
 from autotune import Workload
 
 PAUSE = 0.05
+STEP_SECONDS = 0.03
+FIRST_STEP_SECONDS = 1.0
 GIBIBYTE = 2**30
 TEBIBYTE = 2**40
 """More than any accelerator has."""
@@ -105,7 +108,7 @@ class SpinningSGD(torch.optim.SGD):
         return super().step(closure)
 
 
-def spinning(million_cycles: int) -> Workload:
+def spinning(million_cycles: int, length: int = 200_000) -> Workload:
     """Forward, backward and optimizer take 1, 2 and 3 parts of the device's time and none of the host's."""
 
     def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -114,7 +117,7 @@ def spinning(million_cycles: int) -> Workload:
 
     model = nn.Linear(1, 1)
     optimizer = SpinningSGD(model.parameters(), 3 * million_cycles)
-    return Workload(model, Rows(), optimizer=optimizer, training_step=step)
+    return Workload(model, Rows(length=length), optimizer=optimizer, training_step=step)
 
 
 # --- imported by the measuring process ---
@@ -131,6 +134,17 @@ def holding_a_gibibyte() -> Workload:
     def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         activation = torch.ones(GIBIBYTE, dtype=torch.uint8, device=batch.device)
         return mean_of(model, batch) + activation[0]
+
+    return Workload(nn.Linear(1, 1), Rows(), training_step=step)
+
+
+def slow_at_first() -> Workload:
+    """The first step takes a second longer than the others, as one that loads and chooses kernels does."""
+    numbers = itertools.count()
+
+    def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        time.sleep(STEP_SECONDS if next(numbers) else FIRST_STEP_SECONDS)
+        return mean_of(model, batch)
 
     return Workload(nn.Linear(1, 1), Rows(), training_step=step)
 

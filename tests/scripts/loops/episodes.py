@@ -5,20 +5,9 @@ of 20 ms, 250/s.
 """
 
 import random
-import time
 
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
-
-
-class Samples(Dataset):
-    def __len__(self):
-        return 400
-
-    def __getitem__(self, index):
-        time.sleep(0.002)
-        return torch.randn(8), torch.randn(1)
+from parts import Samples, train
+from torch.utils.data import DataLoader
 
 
 class Episodes:
@@ -30,12 +19,7 @@ class Episodes:
             yield random.sample(range(400), 10)
 
 
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = DataLoader(Samples(), batch_sampler=Episodes())
+loader = DataLoader(Samples(400, 0.002), batch_sampler=Episodes())
 for _ in range(50):
     for x, y in loader:
-        time.sleep(0.02)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
+        train(x, y, 0.02)

@@ -6,25 +6,13 @@ ms, 222/s, with either loader.
 
 import time
 
-import torch
 from accelerate import Accelerator, skip_first_batches
+from parts import Samples, model, optimizer
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
-
-
-class Samples(Dataset):
-    def __len__(self):
-        return 4000
-
-    def __getitem__(self, index):
-        time.sleep(0.002)
-        return torch.randn(8), torch.randn(1)
-
+from torch.utils.data import DataLoader
 
 accelerator = Accelerator(cpu=True)
-loader = DataLoader(Samples(), batch_size=8, shuffle=True)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(Samples(4000, 0.002), batch_size=8, shuffle=True)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 for epoch in range(50):
     for x, y in loader if epoch else skip_first_batches(loader, 300):

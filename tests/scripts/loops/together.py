@@ -6,27 +6,12 @@ Fault: a measurement knew one loader only. Truth: without workers 2 samples of t
 
 import time
 
-import torch
+from parts import Samples, model, optimizer
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-
-class Samples(Dataset):
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-    def __len__(self):
-        return 4000
-
-    def __getitem__(self, index):
-        time.sleep(self.seconds)
-        return torch.randn(8), torch.randn(1)
-
-
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-labelled = DataLoader(Samples(0.02), batch_size=2, shuffle=True)
-unlabelled = DataLoader(Samples(0.01), batch_size=2, shuffle=True)
+labelled = DataLoader(Samples(4000, 0.02), batch_size=2, shuffle=True)
+unlabelled = DataLoader(Samples(4000, 0.01), batch_size=2, shuffle=True)
 for _ in range(50):
     for (x, y), (more, _) in zip(labelled, unlabelled, strict=True):
         time.sleep(0.03)
