@@ -28,6 +28,7 @@ from autotune.messages import Progress
 from autotune.workload import Script
 from tests import examples
 from tests.processes import run_python
+from tests.storage.test_open import keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from autotune.storage.open import StudyStorage
 
     Run = Callable[..., tuple[int, str, str]]
-
-UNWRITABLE = ("absent/a.yaml", "a.toml", "a", "folder.yaml", "/proc/a.yaml")
 HEAVY = ("torch", "optuna", "rich", "pandas", "numpy", "yaml")
 FASTER, UNDECIDED = examples.faster_result(), examples.undecided_result()
 
@@ -82,12 +81,6 @@ def run(
         return code, out, err
 
     return run
-
-
-def assert_is_one_line(err: str, *named: str) -> None:
-    assert err.startswith("autotune: error: ")
-    assert err.count("\n") == 1
-    assert all(part in err for part in named), err
 
 
 def test_every_flag_that_takes_a_value_has_an_example_or_a_default_in_its_help() -> None:
@@ -351,11 +344,7 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
     [
         ("--dataset m:d", 2, "--model"),
         ("absent.py --epochs 3", 2, "absent.py: no such file; pass the script that you train with"),
-        (
-            "run --model m:f",
-            2,
-            "unknown flag --model: autotune run takes a script, such as train.py; a function is tuned",
-        ),
+        ("run --model m:f", 2, "unknown flag --model: autotune run takes a script, such as train.py; a function is"),
         (
             "run --epochs 5 train.py",
             2,
@@ -374,15 +363,16 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
         ("--modell m:f", 2, "unknown flag --modell: did you mean --model?"),
         ("diagnose --modle=m:f", 2, "unknown flag --modle: did you mean --model?"),
         ("tune --model m:f --xyz", 2, "unknown flag --xyz; see"),
-        *((f"--model m:f --output {name}", 5, f"--output {name}") for name in UNWRITABLE),
+        *(
+            (f"--model m:f --output {name}", 5, f"--output {name}")
+            for name in ("absent/a.yaml", "a.toml", "a", "/proc/a.yaml")
+        ),
+        ("--model m:f --report seen.pdf", 2, "--report seen.pdf: a report ends in .html"),
+        ("--model m:f --report .", 2, "--report .: a report ends in .html"),
         ("check", 2, ""),
         ("check a.yaml", 2, "name the script that you train with, such as train.py, or --model"),
         ("check a.yaml absent.py --lr 1", 2, "absent.py: no such file; pass the script"),
-        (
-            "check a.yaml train.py",
-            2,
-            "was made for a function: name it, as in check a.yaml --model mymod:build",
-        ),
+        ("check a.yaml train.py", 2, "was made for a function: name it, as in check a.yaml --model mymod:build"),
         ("check of_script.yaml --model m:f", 2, "was made for a script: name it, as in check of_script.yaml train.py"),
         ("check a.yaml --model m:f train.py", 2, "--model m:f: a function is measured without train.py"),
         ("check a.yaml --device cpu train.py", 2, "--device: is for a function; a script chooses its own device"),
@@ -399,19 +389,29 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
         ("export a.yaml", 2, "the following arguments are required: --to"),
         ("export absent.yaml --to shell", 5, "absent.yaml: cannot be read: No such file"),
         ("export a.yaml --to shell --output absent/a.sh", 5, "absent/a.sh: cannot be written"),
+        ("report", 2, "STUDY"),
+        ("report absent.study", 5, "absent.study: cannot be read: No such file or directory"),
+        ("report a.study --study x", 5, "holds no study x"),
+        ("report a.study --output a.pdf", 2, "--output a.pdf: a report ends in .html; trials in .csv or .parquet"),
+        ("report a.study --output absent/a.csv", 5, "--output absent/a.csv: cannot be written"),
+        (f"report {300 * 'x'} --output new.csv", 5, "File name too long"),
     ],
 )
 def test_wrong_use_is_one_line_that_names_the_flag_before_anything_starts(
     folder: Path, run: Run, line: str, code: int, named: str
 ) -> None:
     (folder / "train.py").write_text("")
-    (folder / "folder.yaml").mkdir()
+    keep(folder / "a.study", 0)
     promise = replace(examples.ANSWER, measured={"samples_per_second": 1.0})
     promise.save("a.yaml")
     replace(promise, made_on={"loader": "train.py:3 Data[8]"}).save("of_script.yaml")
+    before = sorted(os.listdir())
     ended, out, err = run(line)
     assert (ended, out) == (code, "")
-    assert_is_one_line(err, named)
+    assert err.startswith("autotune: error: ")
+    assert err.count("\n") == 1
+    assert named in err
+    assert sorted(os.listdir()) == before
 
 
 TRACEBACK = "Traceback (most recent call last):\n  File m.py\nValueError: x"
@@ -463,17 +463,6 @@ def test_stdout_is_the_settings_and_stderr_ends_with_verdict_file_and_next_comma
     assert written == "Written: autotune.yaml"
     assert use == "Use it:  python -m autotune export autotune.yaml --to python"
     assert "\x1b" not in out + err
-
-
-def test_a_file_of_another_program_is_replaced_only_by_force(run: Run) -> None:
-    path = Path("own.yaml")
-    path.write_text("name: theirs\n")
-    code, _, err = run(f"--model m:f --output {path}")
-    assert code == ConfigFileError.exit_code
-    assert_is_one_line(err, "no config of autotune", "--force")
-    assert path.read_text() == "name: theirs\n"
-    assert run(f"--model m:f --output {path} --force", FASTER)[0] == 0
-    assert load_config(path) == examples.ANSWER
 
 
 def test_json_is_one_object_with_the_file_the_verdict_and_every_trial(run: Run) -> None:

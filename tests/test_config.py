@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 DATASET = TensorDataset(torch.arange(20.0))
 WITH_WORKERS = Config(batch_size=4, num_workers=2, prefetch_factor=3, persistent_workers=True)
+SAMPLER = BatchSampler(SequentialSampler(DATASET), batch_size=3, drop_last=True)
+THEIRS: dict[str, Any] = {"sampler": SequentialSampler(DATASET), "generator": torch.Generator(), "collate_fn": list}
+THEIRS["worker_init_fn"] = torch.manual_seed
 MEASURED = {"samples_per_second": 812.5, "ci95": [800.0, 825.0], "memory": "host", "verdict": "faster"}
 MADE_ELSEWHERE = {"device": "No Such CPU", "cpus": 4096, "torch": "1.0.0", "driver": None, "workload": "f00"}
 
@@ -41,15 +44,13 @@ def test_worker_options_are_passed_where_there_are_workers() -> None:
             {"batch_size": 5, "prefetch_factor": 7, "drop_last": True},
             {"batch_size": 5, "prefetch_factor": 7, "drop_last": True, "num_workers": 2},
         ),
-        (
-            WITH_WORKERS,
-            {"num_workers": 0},
-            {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False},
-        ),
+        (WITH_WORKERS, {"num_workers": 0}, {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}),
+        (WITH_WORKERS, THEIRS, THEIRS | {"drop_last": False}),
         (Config(), {"num_workers": 1}, {"num_workers": 1}),
+        (Config(batch_size=8), {"batch_sampler": SAMPLER}, {"batch_sampler": SAMPLER}),
     ],
 )
-def test_the_dataloader_has_every_setting_and_overrides_win(
+def test_the_dataloader_has_every_setting_and_overrides_and_what_is_the_users_win(
     config: Config, overrides: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     loader = config.dataloader(DATASET, **overrides)
@@ -120,27 +121,6 @@ def test_torchs_advice_against_many_workers_is_silenced_where_they_were_measured
         pickle.loads(pickle.dumps(config.dataloader(DATASET)))
         with pytest.raises(UserWarning, match="This DataLoader will create 3 worker"):
             config.dataloader(DATASET, num_workers=3)
-
-
-def test_batches_are_of_the_size_set_or_the_batch_samplers() -> None:
-    sampler = BatchSampler(SequentialSampler(DATASET), batch_size=3, drop_last=True)
-    assert [len(batch) for (batch,) in Config(batch_size=8).dataloader(DATASET)] == [8, 8, 4]
-    assert [len(batch) for (batch,) in Config(batch_size=8).dataloader(DATASET, batch_sampler=sampler)] == [3] * 6
-
-
-def seed_worker(number: int) -> None:
-    torch.manual_seed(number)
-
-
-def test_what_is_the_users_is_kept() -> None:
-    sampler, generator = SequentialSampler(DATASET), torch.Generator()
-    theirs: dict[str, Any] = {"sampler": sampler, "generator": generator, "worker_init_fn": seed_worker}
-    loader = WITH_WORKERS.dataloader(DATASET, collate_fn=list, **theirs)
-    assert (loader.sampler, loader.generator, loader.worker_init_fn) == (sampler, generator, seed_worker)
-    assert loader.collate_fn is list
-
-
-SAMPLER = BatchSampler(SequentialSampler(DATASET), batch_size=3, drop_last=True)
 
 
 @pytest.mark.parametrize(
@@ -249,13 +229,6 @@ def test_what_was_measured_is_no_part_of_a_configurations_identity() -> None:
     assert one == two
     assert hash(one) == hash(two)
     assert repr(one) == repr(two)
-
-
-def test_a_tuple_is_saved_as_a_list_and_a_path_may_be_a_text(tmp_path: Path) -> None:
-    Config(measured={"ci95": (1.0, 2.0)}).save(str(tmp_path / "a.yaml"))
-    assert load_config(str(tmp_path / "a.yaml")).measured == {"ci95": [1.0, 2.0]}
-    (tmp_path / "a.yaml").write_text("autotune: 1\ndataloader: {batch_size: 8}\n")  # which is enough
-    assert load_config(tmp_path / "a.yaml") == Config(batch_size=8)
 
 
 def test_a_file_made_elsewhere_warns_once_for_each_difference_at_the_line_that_loads_it(tmp_path: Path) -> None:

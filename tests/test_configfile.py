@@ -168,11 +168,6 @@ def test_another_schema_version_says_which_one_is_read(tmp_path: Path, version: 
         ("", "no section 'dataloader'"),
         ("dataloader: {}\n", "dataloader.batch_size: missing; allowed: whole numbers from 1"),
         ("dataloader: {batchsize: 8}\n", "dataloader.batch_size: missing; allowed: whole numbers from 1"),
-        ("dataloader: {batch_size: 8, prefetch_factor: 2}\n", "prefetch_factor needs num_workers of 1 or more"),
-        (
-            "dataloader: {batch_size: 8, persistent_workers: true}\n",
-            "persistent_workers needs num_workers of 1 or more",
-        ),
     ],
 )
 def test_what_a_file_lacks_is_named(tmp_path: Path, content: str, said: str) -> None:
@@ -246,19 +241,6 @@ def test_a_damaged_alternative_is_refused_with_its_place(tmp_path: Path, other: 
     assert said in refusal(tmp_path, HEAD + LOADER + f"alternatives: {{same-batch: {other}}}\n")
 
 
-@pytest.mark.parametrize("damage", ["{factor: -1}", "{rule: cubic}", "{optimizer: 'A B'}", "4", "{samples: 1.5}"])
-def test_a_learning_rate_that_is_by_no_known_rule_is_refused(tmp_path: Path, damage: str) -> None:
-    said = refusal(tmp_path, HEAD + LOADER + f"measured: {{learning_rate: {damage}}}\n")
-    assert said.startswith("measured.learning_rate: is ")
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "7.5", "true", "many", "[1]", "9223372036854775808"])
-def test_the_beginning_of_an_epoch_has_a_number_of_samples(tmp_path: Path, value: str) -> None:
-    said = refusal(tmp_path, HEAD + LOADER + f"measured: {{beginning_samples: {value}}}\n")
-    assert said.startswith("measured.beginning_samples: is ")
-    assert said.endswith("whole numbers from 1, or null") or "finite numbers" in said
-
-
 @pytest.mark.parametrize(
     "more", ["measured: {a: .nan}", "alternatives: {a: .nan}", "alternatives: [.inf]", "3: {a: 1}"]
 )
@@ -275,15 +257,13 @@ def test_a_section_that_is_none_is_refused(tmp_path: Path, content: str) -> None
 
 WRONG_VALUES = {
     "dataloader.batch_size": ["0", "true", "8.0", "'8'", "[8]", "null", str(2**63), "0x" + "f" * 5000, "x" * 5000],
-    "dataloader.num_workers": ["-1"],
-    "dataloader.pin_memory": ["1", "maybe"],
     "training.amp": ["fp8", "true", "[off]"],
-    "training.accumulation_steps": ["0"],
     "training.options": ["null", "[turbo]", "[3]", "[[compile]]"],
-    "threads.intra_op": ["1.5"],
     "measured.samples_per_second": [".nan", ".inf", "-1", "true", "9" * 400, "null"],
     "measured.ci95": ["[2, 1]", "[1]", "[1, .nan]"],
     "measured.baseline": ["{rate: .inf}", "{1: 2}", "{date: 2025-01-31}", "3"],
+    "measured.learning_rate": ["{factor: -1}", "{rule: cubic}", "{optimizer: 'A B'}", "4", "{samples: 1.5}"],
+    "measured.beginning_samples": ["0", "-1", "7.5", "true", "many", "[1]", "9223372036854775808"],
     "made_on.date": ["2025-01-31"],
 }
 
@@ -295,7 +275,7 @@ def test_a_wrong_value_is_refused_by_key_with_what_is_allowed(tmp_path: Path, ke
     document[section] = ", ".join(filter(None, (document.get(section), f"{name}: {value}")))
     content = "".join(f"{section}: {{{keys}}}\n" for section, keys in document.items())
     message = refusal(tmp_path, HEAD + content)
-    assert name in message
+    assert message.startswith((name, f"{key}: is "))
     assert "; allowed: " in message
 
 
@@ -408,14 +388,14 @@ class Verdict(StrEnum):
     FASTER = "faster"
 
 
-def test_enumerations_and_shared_lists_are_written_as_plain_values(tmp_path: Path) -> None:
+def test_enumerations_tuples_and_shared_lists_are_written_as_plain_values(tmp_path: Path) -> None:
     interval = [1.0, 2.0]
-    measured = {"verdict": Verdict.FASTER, "ci95": interval, "speedup_ci95": interval}
+    measured = {"verdict": Verdict.FASTER, "ci95": interval, "speedup_ci95": interval, "next_run_95": (1.0, 2.0)}
     Config(measured=measured).save(tmp_path / "a.yaml")
     text = (tmp_path / "a.yaml").read_text()
     assert "&" not in text
     assert "!" not in text
-    assert load_config(tmp_path / "a.yaml").measured == measured
+    assert load_config(tmp_path / "a.yaml").measured == measured | {"next_run_95": interval}
 
 
 def test_the_yaml_file_has_one_line_for_each_short_section(tmp_path: Path) -> None:
@@ -426,16 +406,6 @@ def test_the_yaml_file_has_one_line_for_each_short_section(tmp_path: Path) -> No
         "training: {amp: 'off', accumulation_steps: 1}",
         "threads: {intra_op: null, inter_op: null}",
     ]
-
-
-def test_options_are_written_only_where_there_are_some_and_read_in_any_order(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    Config().save(path)
-    assert "options" not in path.read_text()
-    Config(options=("compile", "channels_last")).save(path)
-    assert "options: [channels_last, compile]" in path.read_text()
-    path.write_text(f"{HEAD}{LOADER}training: {{options: [compile, tf32]}}\n")
-    assert load_config(path).options == ("tf32", "compile")
 
 
 # --- where there is nothing but torch ---

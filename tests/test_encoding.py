@@ -8,7 +8,7 @@ import pytest
 
 from autotune.encoding import from_json, to_json
 from autotune.outcome import Outcome
-from autotune.records import Attempt, Probe, Trial, WorkloadFacts
+from autotune.records import Attempt, Probe, WorkloadFacts
 from tests import examples
 
 LOOKS = (examples.compute_probe(), examples.loader_trace(), examples.numerics_check(overflows=(3, 4)))
@@ -50,10 +50,6 @@ def test_an_anatomy_and_a_trace_are_numbers_of_an_attempt() -> None:
 def test_facts_come_back_as_they_were() -> None:
     facts = examples.facts(dataset_length=None)
     assert from_json(WorkloadFacts, through_json(asdict(facts))) == facts
-
-
-def test_what_is_not_there_stays_so() -> None:
-    assert from_json(Trial, to_json(examples.trial(measurement=None))).measurement is None
 
 
 def test_a_look_at_a_step_of_before_has_no_spread() -> None:

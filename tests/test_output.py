@@ -227,16 +227,16 @@ def test_what_autotune_did_not_write_is_replaced_by_force_alone(
         *(f"report kept.study --output new{suffix}" for suffix in (".html", ".csv", ".parquet")),
     ],
 )
-def test_what_autotune_wrote_is_replaced(line: str) -> None:
+def test_what_autotune_wrote_is_replaced_where_a_link_leads_to(line: str) -> None:
     name = line.split()[-1]
     assert main(line.split()) == 0
     written = Path(name).read_bytes()
     before = Path(name).stat().st_ino
-    Path("link to it").symlink_to(name)
-    assert main(line.split()) == 0
+    Path(f"to-{name}").symlink_to(name)
+    assert main(line.replace(name, f"to-{name}").split()) == 0
     assert Path(name).read_bytes() == written
     assert Path(name).stat().st_ino != before
-    assert Path("link to it").is_symlink()
+    assert Path(f"to-{name}").is_symlink()
 
 
 @pytest.mark.usefixtures("folder")
@@ -335,7 +335,7 @@ def test_a_run_keeps_the_finished_study_of_another_script(
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_run_writes_all_that_it_is_asked_for_and_again(
+def test_a_run_writes_all_that_it_is_asked_for_and_again_and_by_force_over_what_links_lead_to(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = replace(examples.ANSWER, made_on={"loader": "train.py:2 Data[8]"})
@@ -344,4 +344,14 @@ def test_a_run_writes_all_that_it_is_asked_for_and_again(
         assert main(["run", "--report", "new.html", "--patch=new.patch", "train.py"]) == 0, capsys.readouterr()
         for name in ("new.html", "new.patch", "autotune.yaml"):
             assert Path(name).stat().st_size
-    assert "Written: new.html\n" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "Written: new.html\n" in err
+    assert "See it" not in err
+    assert "load_config(&#34;autotune.yaml&#34;)" in Path("new.html").read_text()
+    theirs = ["--output", "link.yaml", "--report", "link.html", "--patch=their.patch"]
+    assert main(["run", "--force", *theirs, "train.py"]) == 0, capsys.readouterr()
+    assert load_config("own.yaml") == answer
+    assert Path("page.html").read_text() == Path("new.html").read_text().replace("autotune.yaml", "link.yaml")
+    assert Path("their.patch").read_bytes() == Path("new.patch").read_bytes()
+    assert Path("link.yaml").is_symlink()
+    assert Path("link.html").is_symlink()

@@ -118,6 +118,10 @@ def test_the_cause_comes_first_with_evidence_and_something_to_do(name: str) -> N
         assert "  " not in finding.what + finding.advice
 
 
+def advice_of(known: Evidence) -> Finding:
+    return find(known)[0]
+
+
 def tried(
     known: Evidence, rate: float | None = None, outcome: Outcome = Outcome.OK, idle: int = 0, **settings: Any
 ) -> Evidence:
@@ -201,42 +205,74 @@ def test_a_look_at_the_loader_beside_others_tells_no_waiting_from_computing() ->
     assert not any("on a CPU" in figure for figure in advice_of(known).evidence)
 
 
-@pytest.mark.parametrize("slow", [COMPUTING, BLOCKED])
-def test_more_workers_are_not_advised_that_were_measured_and_are_no_faster(slow: dict[str, Any]) -> None:
-    known = evidence(WAITS, **slow)
-    rate = known.measurement.samples_per_second
-    assert "more workers" in advice_of(known).advice
-    assert "more workers" not in advice_of(tried(known, 1.01 * rate, num_workers=4)).advice
-    assert "more workers" in advice_of(tried(known, 1.5 * rate, num_workers=4)).advice
-    assert "more workers" in advice_of(tried(known, 1.01 * rate, num_workers=4, batch_size=64)).advice  # another step
+RATE = BATCH / WAITS.total
+NO_WORKERS = {"num_workers": 0, "prefetch_factor": None}
 
 
-@pytest.mark.parametrize("slow", [COMPUTING, BLOCKED])
-def test_more_workers_are_not_advised_where_some_get_no_data(slow: dict[str, Any]) -> None:
-    four = replace(LOADED, num_workers=4)
-    assert "more workers" in advice_of(evidence(WAITS, config=four, **slow)).advice
-    assert "worker" not in advice_of(evidence(WAITS, config=four, idle_workers=1, is_uneven=True, **slow)).advice
-    known, alone = (evidence(WAITS, config=replace(LOADED, num_workers=count), **slow) for count in (2, 1))
-    rate = 1.5 * known.measurement.samples_per_second
-    assert "more workers" not in advice_of(tried(known, rate, idle=2, num_workers=4)).advice
-    assert "more workers" in advice_of(tried(alone, rate, idle=2, num_workers=4)).advice
-    assert "more workers" in advice_of(tried(known, rate, idle=2, num_workers=4, batch_size=2 * BATCH)).advice
+def with_workers(count: int, **changes: Any) -> Evidence:
+    return evidence(WAITS, config=replace(LOADED, num_workers=count), **changes)
+
+
+def restarting(**changes: Any) -> Evidence:
+    return evidence(split(), samples_per_second=BATCH / 0.060, restart_seconds=2.0, **changes)
+
+
+def of_more_workers(slow: dict[str, Any]) -> list[tuple[str, bool, Evidence]]:
+    one, two, four = (with_workers(count, **slow) for count in (1, 2, 4))
+    return [
+        ("more workers", True, two),
+        ("more workers", False, tried(two, 1.01 * RATE, num_workers=4)),
+        ("more workers", True, tried(two, 1.5 * RATE, num_workers=4)),
+        ("more workers", True, tried(two, 1.01 * RATE, num_workers=4, batch_size=64)),  # another step
+        ("more workers", True, four),
+        ("worker", False, with_workers(4, idle_workers=1, is_uneven=True, **slow)),  # some get no data
+        ("more workers", False, tried(two, 1.5 * RATE, idle=2, num_workers=4)),
+        ("more workers", True, tried(one, 1.5 * RATE, idle=2, num_workers=4)),
+        ("more workers", True, tried(two, 1.5 * RATE, idle=2, num_workers=4, batch_size=2 * BATCH)),
+    ]
+
+
+ALONE = evidence(WAITS, config=Config(batch_size=BATCH), **COMPUTING)
+LOST = tried(tried(ALONE, 0.42 * RATE, num_workers=1, intra_op_threads=1), 0.55 * RATE, num_workers=2, amp="bf16")
+LARGER_FAILED = tried(with_workers(2, **COMPUTING), None, Outcome.SHM, num_workers=4, batch_size=512)
+PIPED = LIMITS["large batches through pipes"][1]
+ADVISED: list[tuple[str, bool, Evidence]] = [
+    *(row for slow in (COMPUTING, BLOCKED) for row in of_more_workers(slow)),
+    ("more workers", True, tried(LARGER_FAILED, None, Outcome.NUMERICS, num_workers=4)),  # the step failed
+    ("more workers", False, with_workers(8, **COMPUTING)),
+    ("more workers", True, with_workers(8, **BLOCKED)),  # they only wait
+    ("use loader workers", True, ALONE),
+    ("worker", False, LOST),
+    ("use loader workers", True, tried(ALONE, 0.42 * RATE, num_workers=2, batch_size=8)),
+    ("use loader workers", True, tried(LOST, 0.9 * RATE, num_workers=2, intra_op_threads=1)),
+    ("no workers at all may be faster", True, PIPED),
+    ("no workers at all may be faster", False, tried(PIPED, 0.9 * RATE, **NO_WORKERS)),
+    ("no workers at all may be faster", False, tried(PIPED, 0.9 * RATE, **NO_WORKERS, intra_op_threads=1)),
+    ("no workers at all may be faster", True, tried(PIPED, 1.5 * RATE, **NO_WORKERS)),
+    ("fewer workers", True, restarting()),
+    ("fewer workers", False, tried(restarting(), BATCH / 0.060, num_workers=1)),
+    ("fewer workers", True, tried(restarting(), BATCH / 0.040, num_workers=1)),
+    ("fewer workers", False, tried(restarting(), BATCH / 0.090, num_workers=1, amp="bf16")),
+    ("fewer workers", True, tried(restarting(), BATCH / 0.090, num_workers=4, amp="bf16")),
+    ("persistent_workers=True", True, restarting()),
+    ("persistent_workers=True", True, restarting(persistence_gain=0.3)),
+    ("persistent_workers", False, restarting(persistence_gain=-0.1)),
+    ("persistent_workers", False, tried(restarting(), 500.0, persistent_workers=True)),
+    ("persistent_workers", False, restarting(config=replace(LOADED, persistent_workers=True))),
+]
+
+
+@pytest.mark.parametrize(("words", "is_advised", "known"), ADVISED)
+def test_workers_are_advised_unless_they_were_no_faster_or_have_no_cpus_or_no_data(
+    words: str, is_advised: bool, known: Evidence
+) -> None:
+    assert (words in advice_of(known).advice) == is_advised
 
 
 def test_workers_without_data_are_not_served_one_at_a_time() -> None:
     waiting = evidence(split(data_wait=110.0), **BLOCKED, **AS_ONE)
     assert advice_of(waiting).cause is Cause.ONE_READER
     assert advice_of(evidence(split(data_wait=110.0), idle_workers=1, **BLOCKED, **AS_ONE)).cause is Cause.WAITING
-
-
-def test_workers_are_not_advised_that_lost_clearly_beside_a_step_that_is_no_smaller() -> None:
-    known = evidence(WAITS, config=Config(batch_size=BATCH), **COMPUTING)
-    rate = known.measurement.samples_per_second
-    lost = tried(tried(known, 0.42 * rate, num_workers=1, intra_op_threads=1), 0.55 * rate, num_workers=2, amp="bf16")
-    assert advice_of(known).advice.startswith("use loader workers")
-    assert "worker" not in advice_of(lost).advice
-    assert "use loader workers" in advice_of(tried(known, 0.42 * rate, num_workers=2, batch_size=8)).advice
-    assert "use loader workers" in advice_of(tried(lost, 0.9 * rate, num_workers=2, intra_op_threads=1)).advice
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -258,17 +294,6 @@ def test_workers_that_a_search_expects_nothing_of_are_not_advised(workers: int) 
     assert advice_of(replace(known, are_workers_vain=True)).advice.startswith("do less for each sample")
 
 
-def test_no_workers_are_not_said_to_be_faster_where_a_trial_without_them_was_not() -> None:
-    known = LIMITS["large batches through pipes"][1]
-    own = known.measurement.samples_per_second
-    without: dict[str, Any] = {"num_workers": 0, "prefetch_factor": None}
-    said = "no workers at all may be faster"
-    assert said in advice_of(known).advice
-    assert said not in advice_of(tried(known, 0.9 * own, **without)).advice
-    assert said not in advice_of(tried(known, 0.9 * own, **without, intra_op_threads=1)).advice
-    assert said in advice_of(tried(known, 1.5 * own, **without)).advice
-
-
 def test_where_workers_would_not_fit_or_failed_the_way_out_is_said_once() -> None:
     why = "its batches in flight would need 900 open files; 512 are allowed (ulimit -n)"
     alone, two = (
@@ -283,12 +308,6 @@ def test_where_workers_would_not_fit_or_failed_the_way_out_is_said_once() -> Non
     assert advice.startswith("one worker failed here (too many open files; allow more (ulimit -n)); ")
 
 
-def test_a_failure_of_the_step_or_for_want_of_memory_with_larger_batches_is_none_of_workers() -> None:
-    known = evidence(WAITS, **COMPUTING)
-    larger = tried(known, None, Outcome.SHM, num_workers=4, batch_size=512)
-    assert "more workers" in advice_of(tried(larger, None, Outcome.NUMERICS, num_workers=4)).advice
-
-
 def test_where_others_take_most_of_the_cpus_nothing_else_is_claimed() -> None:
     crowded = evidence(WAITS, conditions=CROWDED, **COMPUTING)
     assert [finding.cause for finding in find(crowded) if finding.is_limit] == [Cause.NEIGHBOURS]
@@ -297,15 +316,6 @@ def test_where_others_take_most_of_the_cpus_nothing_else_is_claimed() -> None:
     less = evidence(WAITS, conditions=CROWDED | {"foreign_cpus": 1.0}, **COMPUTING)
     assert [finding.cause for finding in find(less) if finding.is_limit] == [Cause.BUILDING, Cause.NEIGHBOURS]
     assert all("is not known" not in finding.advice for finding in find(less))
-
-
-def test_fewer_workers_are_not_advised_that_were_measured_and_are_no_faster() -> None:
-    known = evidence(split(), restart_seconds=2.0, **HALF_RATE)
-    assert "fewer workers" in advice_of(known).advice
-    assert "fewer workers" not in advice_of(tried(known, BATCH / 0.060, num_workers=1)).advice
-    assert "fewer workers" in advice_of(tried(known, BATCH / 0.040, num_workers=1)).advice
-    assert "fewer workers" not in advice_of(tried(known, BATCH / 0.090, num_workers=1, amp="bf16")).advice
-    assert "fewer workers" in advice_of(tried(known, BATCH / 0.090, num_workers=4, amp="bf16")).advice
 
 
 def test_fewer_threads_are_not_advised_where_one_is_left_or_trials_with_fewer_were_no_faster() -> None:
@@ -485,28 +495,6 @@ def test_where_nobody_has_looked_inside_no_code_is_blamed_and_what_looks_there_i
     failed = Probe(part="anatomy", config=known.config, attempt=Attempt(outcome=Outcome.TIMEOUT, message="too long"))
     again = advice_of(replace(known, looks=(failed,)))
     assert again.advice.endswith("do less for each sample")  # it was diagnose that looked
-
-
-def advice_of(known: Evidence) -> Finding:
-    return find(known)[0]
-
-
-def test_workers_are_advised_as_far_as_there_are_cpus_for_them() -> None:
-    enough = replace(LOADED, num_workers=8)
-    assert not advice_of(evidence(WAITS, config=enough, **COMPUTING)).advice.startswith("more workers")
-    assert advice_of(evidence(WAITS, config=enough, **BLOCKED)).advice.startswith("more workers")  # they only wait
-
-
-def test_persistent_workers_are_not_advised_where_they_are_kept() -> None:
-    short = {"samples_per_second": BATCH / 0.060, "restart_seconds": 2.0}
-    assert "persistent_workers=True" in advice_of(evidence(split(), **short)).advice
-    assert "persistent_workers=True" in advice_of(evidence(split(), persistence_gain=0.3, **short)).advice
-    assert "persistent_workers" not in advice_of(evidence(split(), persistence_gain=-0.1, **short)).advice
-    assert (
-        "persistent_workers" not in advice_of(tried(evidence(split(), **short), 500.0, persistent_workers=True)).advice
-    )
-    kept = replace(LOADED, persistent_workers=True)
-    assert "persistent_workers" not in advice_of(evidence(split(), config=kept, **short)).advice
 
 
 @given(

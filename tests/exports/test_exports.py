@@ -4,6 +4,7 @@ import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -206,32 +207,19 @@ def test_the_command_line_and_the_documentation_know_the_same_tools_and_what_is_
     assert coverage() in PAGE.read_text(encoding="utf-8")
 
 
-class Losses:
-    """Stands for a model, an optimizer and what a training loop does with them."""
-
-    def __init__(self) -> None:
-        self.did: list[Any] = []
-
-    def step(self) -> None:
-        self.did.append("step")
-
-    def zero_grad(self, set_to_none: bool) -> None:
-        self.did.append("zero")
-
-
 @pytest.mark.parametrize(("batches", "steps"), [(4, 1), (4, 2), (5, 2)])
 def test_the_plain_loop_steps_as_it_says(batches: int, steps: int) -> None:
     import torch
 
-    made = Losses()
+    did: list[str] = []
     weight = torch.nn.Parameter(torch.zeros(1))
     names: dict[str, Any] = {
         "dataset": list(torch.zeros(2 * batches, 1)),
         "model": None,
         "device": "cpu",
-        "optimizer": made,
+        "optimizer": SimpleNamespace(step=lambda: did.append("step"), zero_grad=lambda set_to_none: did.append("zero")),
+        "training_step": lambda model, batch: (weight * 1.0).sum(),
     }
-    names["training_step"] = lambda model, batch: (weight * 1.0).sum()
     exec(export(Config(batch_size=2, accumulation_steps=steps), "python").text, names)
-    assert made.did.count("step") == made.did.count("zero") == -(-batches // steps)
+    assert did.count("step") == did.count("zero") == -(-batches // steps)
     assert float(weight.grad) == pytest.approx(batches / steps)  # type: ignore[arg-type]

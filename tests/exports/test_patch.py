@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from autotune.cli import main
 from autotune.config import Config, learning_rate_of
 from autotune.errors import ConfigFileError
-from autotune.exports.patch import patch_of
+from autotune.exports.patch import Patch, patch_of
 from autotune.sites import Site, stand_in_for_loaders
 from autotune.workload import Script
 
@@ -97,8 +97,13 @@ REFUSED = {
 """Sources, and what is said of them: a patch does not change where the values come from."""
 
 
-def made(source: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Site]:
-    """Run a source, and return its loader and the place that made it."""
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def made(source: bytes) -> tuple[Any, Site]:
+    """Run a source as ``train.py`` here, and return its loader and the place that made it."""
     found: list[Site] = []
     make = DataLoader.__init__
 
@@ -106,24 +111,28 @@ def made(source: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         init(loader, **arguments)
         found.append(site)
 
-    path = folder / "train.py"
+    path = Path("train.py").absolute()
     path.write_bytes(source)
     scope: dict[str, Any] = {"__name__": "__main__"}
-    with monkeypatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(DataLoader, "__init__", make)
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             patched.setenv(name, "1")
-        stand_in_for_loaders(folder, note)
+        stand_in_for_loaders(path.parent, note)
         exec(compile(path.read_bytes(), str(path), "exec"), scope)
     return scope["loader"], found[0] if len(found) == 1 or "kind" in scope else found[-1]
 
 
-def git(folder: Path, *words: str) -> None:
-    subprocess.run(["git", "apply", *words, "autotune.patch"], cwd=folder, check=True, capture_output=True)
+def git(*words: str) -> None:
+    subprocess.run(["git", "apply", *words, "autotune.patch"], check=True, capture_output=True)
 
 
 def answer_at(site: Site, config: Config = ANSWER) -> Config:
     return replace(config, made_on={"loader": site.key, "threads": 2, "cpus": 2})
+
+
+def patch_here(config: Config) -> Patch:
+    return patch_of(config, Script.of(["train.py"]))
 
 
 def settings(loader: DataLoader[Any]) -> tuple[Any, ...]:
@@ -131,37 +140,31 @@ def settings(loader: DataLoader[Any]) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_a_patch_gives_a_call_its_settings_and_taken_back_leaves_no_trace(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_patch_gives_a_call_its_settings_and_taken_back_leaves_no_trace(name: str) -> None:
     source = (HEAD + CHANGED[name]).encode()
-    before, site = made(source, tmp_path, monkeypatch)
-    patch = patch_of(answer_at(site), Script.of(["train.py"]))
+    before, site = made(source)
+    patch = patch_here(answer_at(site))
     assert patch.remarks == ()
-    (tmp_path / "autotune.patch").write_bytes(patch.text)
-    git(tmp_path)
-    changed = (tmp_path / "train.py").read_bytes()
-    loader, _ = made(changed, tmp_path, monkeypatch)
+    Path("autotune.patch").write_bytes(patch.text)
+    git()
+    changed = Path("train.py").read_bytes()
+    loader, _ = made(changed)
     assert settings(loader) == (before.batch_size, 3, 4, True)
     assert all(comment in changed for comment in (b"# small",) if comment in source)
-    git(tmp_path, "-R")
-    assert (tmp_path / "train.py").read_bytes() == source
+    git("-R")
+    assert Path("train.py").read_bytes() == source
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_call_that_cannot_be_changed_is_named_with_what_to_do(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_call_that_cannot_be_changed_is_named_with_what_to_do(name: str) -> None:
     source, said = REFUSED[name]
-    _, site = made((HEAD + source).encode(), tmp_path, monkeypatch)
-    patch = patch_of(answer_at(site), Script.of(["train.py"]))
+    _, site = made((HEAD + source).encode())
+    patch = patch_here(answer_at(site))
     (remark,) = patch.remarks
     assert remark.startswith(f"train.py:{site.line}: ")
     assert said in remark
     for _, after in patch.files.values():  # options of workers beside a number that comes from elsewhere
-        loader, _ = made(after, tmp_path, monkeypatch)
+        loader, _ = made(after)
         assert settings(loader) == (16, 0, None, False)
 
 
@@ -180,26 +183,22 @@ def test_a_call_that_cannot_be_changed_is_named_with_what_to_do(
     ids=["kept, by a name", "kept, another one", "changed, another one"],
 )
 def test_a_batch_size_changes_only_where_the_answer_has_another_one_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, kept: bool, changed: str, remarks: tuple[str, ...]
+    source: str, kept: bool, changed: str, remarks: tuple[str, ...]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    _, site = made((HEAD + source).encode(), tmp_path, monkeypatch)
+    _, site = made((HEAD + source).encode())
     answer = replace(ANSWER, measured={"baseline": BEFORE | {"batch_size": 16 if kept else 4}})
-    patch = patch_of(answer_at(site, answer), Script.of(["train.py"]))
+    patch = patch_here(answer_at(site, answer))
     (_, after), *_ = patch.files.values()
     assert changed in after.decode()
     assert patch.remarks == remarks
 
 
 @pytest.mark.parametrize("batch_size", [16, 32])
-def test_a_line_that_makes_other_loaders_too_is_told_and_left_where_the_batch_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    _, site = made((HEAD + "loader = DataLoader(ds, batch_size=16)\n").encode(), tmp_path, monkeypatch)
+def test_a_line_that_makes_other_loaders_too_is_told_and_left_where_the_batch_changes(batch_size: int) -> None:
+    _, site = made((HEAD + "loader = DataLoader(ds, batch_size=16)\n").encode())
     answer = answer_at(site, replace(ANSWER, batch_size=batch_size))
     shared = replace(answer, made_on={**answer.made_on, "shared_lines": [site.text]})
-    patch = patch_of(shared, Script.of(["train.py"]))
+    patch = patch_here(shared)
     (_, after), *_ = patch.files.values() or [(b"", b"")]
     assert (b"num_workers=3" in after) == (batch_size == 16)
     assert [
@@ -227,17 +226,14 @@ NONE = Config(batch_size=16, num_workers=0, measured={"baseline": BEFORE | {"num
     ],
     ids=["laid out as those that are there", "those of workers go where there are none"],
 )
-def test_arguments_are_written_as_a_user_would(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, answer: Config, changed: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    _, site = made((HEAD + source).encode(), tmp_path, monkeypatch)
-    (_, after), *_ = patch_of(answer_at(site, answer), Script.of(["train.py"])).files.values()
+def test_arguments_are_written_as_a_user_would(source: str, answer: Config, changed: str) -> None:
+    _, site = made((HEAD + source).encode())
+    (_, after), *_ = patch_here(answer_at(site, answer)).files.values()
     assert after.decode().removeprefix(HEAD) == changed
 
 
-def test_threads_are_set_before_torch_is_imported_unless_the_script_does(tmp_path: Path) -> None:
-    path, config = tmp_path / "train.py", replace(ANSWER, intra_op_threads=1)
+def test_threads_are_set_before_torch_is_imported_unless_the_script_does() -> None:
+    path, config = Path("train.py").absolute(), replace(ANSWER, intra_op_threads=1)
     config = replace(config, made_on={"loader": "train.py:4 list[96]", "threads": 2})
     body = "from torch.utils.data import DataLoader\nloader = DataLoader([], batch_size=16)\n"
     path.write_text(f'"""Trains."""\nfrom __future__ import annotations\n{body}')
@@ -262,17 +258,17 @@ Trainer(model, arguments, train_dataset=data).train()
 """
 
 
-def test_a_trainer_gets_its_own_names(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAINER)
+def test_a_trainer_gets_its_own_names() -> None:
+    Path("train.py").write_text(TRAINER)
     made_on = {"loader": "train.py:4 train _inner_training_loop get_train_dataloader list[96]", "threads": 2}
-    patch = patch_of(replace(ANSWER, made_on=made_on), Script.of([str(tmp_path / "train.py")]))
+    patch = patch_here(replace(ANSWER, made_on=made_on))
     assert (
         b'+arguments = TrainingArguments("out", per_device_train_batch_size=16, dataloader_pin_memory=False,\n'
         b"+                              dataloader_num_workers=3, dataloader_prefetch_factor=4, "
         b"dataloader_persistent_workers=True)\n" in patch.text
     )
-    (tmp_path / "train.py").write_text(TRAINER.replace("arguments = TrainingArguments(", "arguments = parsed("))
-    patch = patch_of(replace(ANSWER, made_on=made_on), Script.of([str(tmp_path / "train.py")]))
+    Path("train.py").write_text(TRAINER.replace("arguments = TrainingArguments(", "arguments = parsed("))
+    patch = patch_here(replace(ANSWER, made_on=made_on))
     assert patch.remarks == (
         (
             "train.py:4: the trainer's arguments come from elsewhere: pass it --dataloader_num_workers 3 "
@@ -281,11 +277,8 @@ def test_a_trainer_gets_its_own_names(tmp_path: Path) -> None:
     )
 
 
-def test_the_command_line_writes_a_patch_and_says_what_is_not_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    _, site = made((HEAD + REFUSED["a flag"][0]).encode(), tmp_path, monkeypatch)
+def test_the_command_line_writes_a_patch_and_says_what_is_not_in_it(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    _, site = made((HEAD + REFUSED["a flag"][0]).encode())
     answer_at(site).save("autotune.yaml")
     assert main(["export", "autotune.yaml", "--to", "patch", "train.py"]) == 0
     shown = capfdbinary.readouterr().out
@@ -294,18 +287,18 @@ def test_the_command_line_writes_a_patch_and_says_what_is_not_in_it(
     told = capfdbinary.readouterr().err.decode()
     assert "Written: autotune.patch; git apply autotune.patch changes the script, git apply -R" in told
     assert "Not in the patch: train.py:13: num_workers=args.workers comes from the command line" in told
-    assert (tmp_path / "autotune.patch").read_bytes() == shown
-    git(tmp_path)
+    assert Path("autotune.patch").read_bytes() == shown
+    git()
     assert main(["export", "autotune.yaml", "--to", "patch"]) == 2
     assert b"name the script to patch" in capfdbinary.readouterr().err
 
 
-def test_the_factor_of_the_learning_rate_is_left_to_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_factor_of_the_learning_rate_is_left_to_the_user() -> None:
     source = b"from torch.utils.data import DataLoader\nloader = DataLoader(list(range(96)), batch_size=4)\n"
-    _, site = made(source, tmp_path, monkeypatch)
+    _, site = made(source)
     factor = ANSWER.samples_per_update / 4
     scaled = replace(ANSWER, measured={"learning_rate": learning_rate_of("SGD", 4, ANSWER.samples_per_update)})
-    remarks = patch_of(answer_at(site, scaled), Script.of((str(tmp_path / "train.py"),))).remarks
+    remarks = patch_here(answer_at(site, scaled)).remarks
     assert f"multiply the learning rate by {factor:.3g} (linear rule of SGD)" in remarks
 
 
@@ -320,15 +313,14 @@ def test_the_factor_of_the_learning_rate_is_left_to_the_user(tmp_path: Path, mon
         ("", "list", "no call is on this line any more: pass {} where it is made"),
     ],
 )
-def test_where_the_loader_is_not_made_by_a_call_it_is_said(tmp_path: Path, line: str, made_by: str, said: str) -> None:
-    (tmp_path / "train.py").write_text(f"{line}\n")
-    script = Script.of([str(tmp_path / "train.py")])
-    patch = patch_of(replace(ANSWER, made_on={"loader": f"train.py:1 {made_by}[96]", "threads": 2}), script)
+def test_where_the_loader_is_not_made_by_a_call_it_is_said(line: str, made_by: str, said: str) -> None:
+    Path("train.py").write_text(f"{line}\n")
+    patch = patch_here(replace(ANSWER, made_on={"loader": f"train.py:1 {made_by}[96]", "threads": 2}))
     settings = "num_workers=3, prefetch_factor=4, persistent_workers=True"
     assert patch.remarks == (f"train.py:1: {said.format(settings)}",)
     assert not patch.files
     with pytest.raises(ConfigFileError, match="names no DataLoader of a script"):
-        patch_of(ANSWER, script)
+        patch_here(ANSWER)
 
 
 TRAINERS = {
@@ -356,19 +348,19 @@ TRAINERS = {
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_a_trainer_is_told_the_precision(name: str, tmp_path: Path) -> None:
+def test_a_trainer_is_told_the_precision(name: str) -> None:
     imports, before, after = TRAINERS[name]
     body = "from torch.utils.data import DataLoader\nloader = DataLoader([], batch_size=16)\ntrainer = "
-    (tmp_path / "train.py").write_text(f"{imports}{body}{before}\n")
+    Path("train.py").write_text(f"{imports}{body}{before}\n")
     line = imports.count("\n") + 2
     half = replace(
         ANSWER, amp="bf16", made_on={"loader": f"train.py:{line} list[96]", "threads": 2, "autocast": "added"}
     )
-    patch = patch_of(half, Script.of([str(tmp_path / "train.py")]))
+    patch = patch_here(half)
     ((_, changed),) = patch.files.values()
     assert changed.decode().splitlines()[-1] == f"trainer = {after}"
     assert patch.remarks == ()
-    (tmp_path / "train.py").write_text(f"{body}None\n")
+    Path("train.py").write_text(f"{body}None\n")
     half = replace(half, made_on={**(half.made_on or {}), "loader": "train.py:2 list[96]"})
-    (remark,) = patch_of(half, Script.of([str(tmp_path / "train.py")])).remarks
+    (remark,) = patch_here(half).remarks
     assert remark == "bf16: put the forward in torch.autocast(device, dtype=torch.bfloat16), and its output in fp32"

@@ -208,33 +208,37 @@ class Pairs(Squares):
         return np.full((4, 1), index, np.float32), torch.ones(4, 1)
 
 
-UNSIZED = [
-    pytest.param(DataLoader(Squares(100), batch_sampler=Unsized()), id="sampler"),
-    pytest.param(DataLoader(Pairs(50), batch_size=None), id="dataset"),
-]
+UNSIZED = [DataLoader(Squares(100), batch_sampler=Unsized()), DataLoader(Pairs(50), batch_size=None)]
+BUCKETS = DataLoader(Squares(100), batch_sampler=Buckets())
 
 
-@pytest.mark.machine
-@pytest.mark.parametrize("loader", UNSIZED)
-def test_batches_of_no_size_take_no_other_size(loader: DataLoader[Any]) -> None:
-    given: dict[str, Any] = {"device": torch.device("cpu"), "settings": {}, "training_step": None}
-    for options, message in (
-        ({"batch_size": 8}, "batch_size=8: it stays 4 in this training"),
-        ({"global_batch_size": 8}, "--global-batch-size 8: the sampler or the dataset makes the batches"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            tune_existing(
-                torch.nn.Linear(1, 1),
-                read_loader(loader, "the loader"),
-                options={"quiet": True, **options},
-                optimizer=torch.optim.AdamW,
-                **given,
+@pytest.mark.parametrize(
+    ("loader", "options", "message"),
+    [
+        *(
+            pytest.param(loader, {name: 8}, message, marks=pytest.mark.machine)
+            for loader in UNSIZED
+            for name, message in (
+                ("batch_size", "batch_size=8: it stays 4 in this training"),
+                ("global_batch_size", "--global-batch-size 8: the sampler or the dataset makes the batches"),
             )
+        ),
+        (BUCKETS, {"batch_size": 8}, "batch_size=8: it stays 3 in this training"),
+        (BUCKETS, {"ranks": 2}, "ranks=2: from a trainer one process is measured"),
+    ],
+)
+def test_neither_several_ranks_nor_another_batch_size_than_the_loaders_own_is_measured(
+    loader: DataLoader[Any], options: dict[str, Any], message: str
+) -> None:
+    given: dict[str, Any] = {"device": torch.device("cpu"), "settings": {}, "training_step": None}
+    given |= {"options": {"quiet": True, **options}, "optimizer": torch.optim.AdamW}
+    with pytest.raises(UsageError, match=message):
+        tune_existing(torch.nn.Linear(1, 1), read_loader(loader, "the loader"), **given)
 
 
 @pytest.mark.machine
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("loader", UNSIZED)
+@pytest.mark.parametrize("loader", UNSIZED, ids=["sampler", "dataset"])
 def test_all_parts_of_training_on_batches_of_no_size_are_measured(loader: DataLoader[Any], workers: int) -> None:
     workload = Workload(torch.nn.Linear(1, 1), **read_loader(loader, "the loader").data)
     session = Session(workload, "cpu", num_workers=workers)
@@ -247,22 +251,6 @@ def test_all_parts_of_training_on_batches_of_no_size_are_measured(loader: DataLo
     for part in ("loader", "compute", "numerics", "training"):
         attempt = session.measure(config, Request(seconds=0.3, part=part))
         assert attempt.found, (part, attempt.message, attempt.details)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"ranks": 2}, "ranks=2: from a trainer one process is measured"),
-        ({"batch_size": 8}, "batch_size=8: it stays 3 in this training"),
-    ],
-)
-def test_neither_several_ranks_nor_another_batch_size_than_a_fixed_one_is_measured(
-    options: dict[str, Any], message: str
-) -> None:
-    found = read_loader(DataLoader(Squares(100), batch_sampler=Buckets()), "the loader")
-    given: dict[str, Any] = {"device": torch.device("cpu"), "settings": {}, "options": options, "training_step": None}
-    with pytest.raises(UsageError, match=message):
-        tune_existing(torch.nn.Linear(1, 1), found, optimizer=torch.optim.AdamW, **given)
 
 
 def test_how_batches_are_made_is_kept() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -34,6 +35,7 @@ from autotune.report.terminal import (
 from autotune.report.text import LOOP, before_after, config_text, in_python, printable, snippet, verdict_sentence
 from autotune.result import Landscape, StepForecast, TriedOption
 from tests import examples
+from tests.datasets import Squares
 from tests.search.there import there
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from autotune.report.result import Result
 
+DOCS = Path(__file__).parents[2] / "docs"
 OPTIONED = Config(batch_size=64, options=("channels_last", "compile"))
 DEVICE = examples.device_measurement()
 RESULTS = [
@@ -304,22 +307,35 @@ def test_the_live_display_counts_down_and_numbers_the_running_trial() -> None:
     assert len(shown(display.render(), width=40).splitlines()) == 2
 
 
-@pytest.mark.parametrize("name", ["autotune.yaml", 'odd "name".yaml', "back\\slash.yaml"])
-def test_the_snippet_trains_with_the_file_it_names(name: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    path, config, model = tmp_path / name, Config(batch_size=4, amp="bf16"), torch.nn.Linear(2, 1)
-    config.save(path)
-    before = model.weight.clone()
-    features = torch.arange(16.0).view(8, 2)
-    names = {
-        "dataset": torch.utils.data.TensorDataset(features, features.sum(1, keepdim=True)),
-        "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
-        "epochs": 1,
-        "training_step": lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1]),
-    }
-    exec(snippet(examples.faster_result(config=config), str(path)), names)
+PAGES = {name: (DOCS / name).read_text(encoding="utf-8") for name in ("settings.md", "config-file.md")}
+(DOCUMENTED,) = re.findall(r"```python\n(import autotune\n[^`]*flush[^`]*)```", PAGES["config-file.md"])
+NAMES = ("autotune.yaml", 'odd "name".yaml', "back\\slash.yaml")
+
+
+@pytest.mark.parametrize("name", [None, *NAMES])
+def test_the_documentations_loop_and_the_snippet_train_with_the_file_that_they_name_as_it_says(
+    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config, model = Config(batch_size=4, accumulation_steps=3, amp="bf16"), torch.nn.Linear(1, 1)
+    config.save(name or "autotune.yaml")
+    before, optimizer = model.weight.clone(), torch.optim.SGD(model.parameters(), lr=1e-6)
+    sizes, dtypes, steps = list[int](), set(), list[object]()
+    optimizer.register_step_post_hook(lambda *given: steps.append(given))
+
+    def training_step(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        output = model(batch[0])
+        sizes.append(len(output))
+        dtypes.add(output.dtype)
+        return torch.nn.functional.mse_loss(output.float(), batch[1])
+
+    names = {"dataset": Squares(50), "model": model, "optimizer": optimizer, "device": "cpu", "epochs": 1}
+    text = snippet(examples.faster_result(config=config), name) if name else DOCUMENTED
+    exec(text, names := names | {"training_step": training_step})
     assert names["config"] == config
+    assert sizes == [4] * 12 + [2]
+    assert len(steps) == 5  # four of three batches, and what is left
+    assert dtypes == {torch.bfloat16}
     assert not torch.equal(model.weight, before)
 
 
@@ -359,8 +375,7 @@ def test_the_snippet_fits_the_dataset_and_the_loss_and_counts_samples_and_flushe
         assert text.endswith(LOOP)
     assert "backward(loss, len(batch[0]))  #" in LOOP
     assert LOOP.splitlines()[-1].startswith("    accumulator.flush()")
-    for page in ("settings.md", "config-file.md"):
-        assert LOOP in (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    assert all(LOOP in page for page in PAGES.values())
 
 
 def look(part: Part, config: Config, payload: Any = None, outcome: Outcome = Outcome.OK, message: str = "") -> Probe:

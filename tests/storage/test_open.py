@@ -264,15 +264,6 @@ def test_a_file_whose_first_line_was_cut_off_is_a_new_one(path: Path, content: b
     assert batches_at(path) == [0]
 
 
-@pytest.mark.parametrize("content", [b"{", b"\0" * 4096], ids=["one", "zeros"])
-def test_what_may_be_data_is_no_study_that_was_cut_off(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "labels.dat"
-    path.write_bytes(content)
-    with pytest.raises(StorageError, match="the file exists and is not a study"):
-        keep(path, 0)
-    assert path.read_bytes() == content
-
-
 @pytest.mark.parametrize("for_one_run", [False, True])
 def test_a_damaged_line_is_said_and_the_file_stays_as_it_is(path: Path, for_one_run: bool) -> None:
     keep(path, 0, 1, 2)
@@ -341,9 +332,16 @@ def test_an_operation_that_is_none_is_a_clear_error(path: Path, line: bytes) -> 
         pass
 
 
-@pytest.mark.parametrize("content", [b"these are my notes\n", b"SQLite format 3\0", b"notes"])
+NO_STUDIES = [("a.study", content) for content in (b"these are my notes\n", b"SQLite format 3\0", b"notes")]
+NO_STUDIES += [("labels.dat", content) for content in (b"{", b"\0" * 4096)]
+
+
+@pytest.mark.parametrize(("name", "content"), NO_STUDIES)
 @pytest.mark.parametrize("for_one_run", [False, True])
-def test_a_file_that_is_no_study_is_refused_and_left_alone(path: Path, content: bytes, for_one_run: bool) -> None:
+def test_a_file_that_is_no_study_is_refused_and_left_alone(
+    tmp_path: Path, name: str, content: bytes, for_one_run: bool
+) -> None:
+    path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(StorageError, match=r"the file exists and is not a study.*another file"):
         history_at(path, for_one_run=for_one_run)

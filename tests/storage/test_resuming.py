@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,22 +14,15 @@ from optuna.trial import TrialState
 
 from autotune import load_config
 from autotune.search.read import read_study
-from tests.server import environment
-from tests.test_command_line import Running, wait_until, workload
+from tests.test_command_line import Running, start, wait_until, workload
 
 pytestmark = pytest.mark.machine
-FLAGS = ("--device", "cpu", "--budget", "30s", "--trials", "2", "--batch-size", "8", "--baseline", "batch_size=8")
-KNOBS = ("--num-workers", "0..2", "--prefetch-factor", "2", "--threads", "1", "--amp", "off")
+FLAGS = (*workload("sleeping"), "--budget", "30s", "--trials", "2", "--batch-size", "8", "--baseline", "batch_size=8")
+KNOBS = ("--num-workers", "0..2", "--prefetch-factor", "2", "--threads", "1", "--amp", "off", "--device", "cpu")
 """Of samples that are waited for: two workers are twice as fast on every machine, so there is a second trial."""
 
 
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
-
-
-def start(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "autotune", *workload("sleeping"), *FLAGS, *KNOBS, "--quiet"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=folder, env=environment(), text=True, **pipes)
 
 
 def kept_trials(folder: Path) -> list[str]:
@@ -53,13 +44,13 @@ def test_after_a_kill_the_same_command_repeats_no_finished_trial(
 ) -> None:
     scratch = tmp_path_factory.mktemp("scratch")
     monkeypatch.setenv("TMPDIR", str(scratch))
-    with start(tmp_path) as process:
+    with start(tmp_path, *FLAGS, *KNOBS, "--quiet") as process:
         wait_until(lambda: kept_trials(tmp_path) or process.poll() is not None)
         time.sleep(0.5)  # it is in the middle of the next
         process.kill()
     before = kept_trials(tmp_path)
     assert before
-    with start(tmp_path) as process:
+    with start(tmp_path, *FLAGS, *KNOBS, "--quiet") as process:
         out, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, "")
     assert out.startswith("autotune: 1\n")

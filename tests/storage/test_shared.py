@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -15,22 +14,13 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune import load_config
 from autotune.storage.server import read_database
 from autotune.storage.trials import is_record, trial_of
-from tests.server import PASSWORD, environment
-from tests.test_command_line import workload
+from tests.server import PASSWORD
+from tests.test_command_line import PATIENCE, start, workload
 
 pytestmark = pytest.mark.server
 
-PATIENCE = 120.0
-"""Seconds after which something that must happen has not happened."""
 FLAGS = ("--device", "cpu", "--trials", "5", "--batch-size", "8", "--baseline", "batch_size=8", "--quiet")
 KNOBS = ("--num-workers", "0..4", "--prefetch-factor", "2", "--threads", "1", "--amp", "off", "--budget", "60s")
-
-
-def start_python(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a module in a folder."""
-    folder.mkdir(exist_ok=True)
-    command, pipes = [sys.executable, "-m", *arguments], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=folder, env=environment(), text=True, **pipes)
 
 
 def trials_in(url: str) -> list[FrozenTrial]:
@@ -55,8 +45,8 @@ def others(runs: Sequence[subprocess.Popen[str]], url: str) -> list[subprocess.P
 def test_command_lines_fill_one_study_and_one_that_is_killed_leaves_nothing_stuck(
     database: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    flags = ("autotune", *workload("sleeping"), *FLAGS, *KNOBS, "--storage", database)
-    runs = [start_python(tmp_path / str(number), *flags) for number in range(3)]
+    flags = (*workload("sleeping"), *FLAGS, *KNOBS, "--storage", database)
+    runs = [start(tmp_path / str(number), *flags) for number in range(3)]
     request.addfinalizer(lambda: [run.kill() for run in runs])
     victim, last = others(runs, database)
     assert (victim.poll(), last.poll()) == (None, None)  # both have waited
@@ -73,7 +63,7 @@ def test_command_lines_fill_one_study_and_one_that_is_killed_leaves_nothing_stuc
     done = [trial for each in trials_in(database) if is_record(each) and (trial := trial_of(each)).kind != "confirm"]
     assert done[0].kind == "baseline"
     assert max(Counter(trial.config for trial in done if trial.kind != "baseline").values()) == 1
-    report = start_python(tmp_path, "autotune", "report", database)
+    report = start(tmp_path, "report", database)
     _, errors = report.communicate(timeout=120)
     assert report.returncode == 0, errors
     assert PASSWORD not in errors + next(tmp_path.glob("*.html")).read_text()

@@ -281,9 +281,9 @@ def test_in_a_common_database_only_studies_of_the_same_workload_are_compared(dat
     assert f"was made with torch {HERE.parts['torch']}, here is 1.0" in note
 
 
-def test_a_tuner_that_is_killed_at_any_moment_of_a_trial_keeps_nobody_waiting(database: str, tmp_path: Path) -> None:
+def test_a_tuner_that_is_killed_at_any_moment_of_a_trial_keeps_nobody_waiting(join: Join) -> None:
     """Its trial without a sign of life, or with the last of them long ago, is failed by the others."""
-    killed, silent, other = (Tuner(database, tmp_path) for _ in range(3))
+    killed, silent, other = (join() for _ in range(3))
     killed.ask()
     silent.storage.do(lambda study: study.ask())  # killed before it has said anything
     end = time.monotonic() + 30.0
@@ -296,12 +296,10 @@ def test_a_tuner_that_is_killed_at_any_moment_of_a_trial_keeps_nobody_waiting(da
         time.sleep(0.2)
         other.study.refresh()
     assert other.study.known.others == ()
-    for tuner in (killed, silent, other):
-        tuner.storage.close()
 
 
-def test_what_was_measured_by_a_tuner_that_was_taken_for_gone_is_kept(database: str, tmp_path: Path) -> None:
-    late, other = Tuner(database, tmp_path), Tuner(database, tmp_path)
+def test_what_was_measured_by_a_tuner_that_was_taken_for_gone_is_kept(join: Join) -> None:
+    late, other = join(), join()
     asked = late.ask()
     time.sleep(3.0)  # without a sign of life
     other.study.refresh()
@@ -309,19 +307,15 @@ def test_what_was_measured_by_a_tuner_that_was_taken_for_gone_is_kept(database: 
     late.tell(asked)
     other.study.refresh()
     assert [trial.config for trial in other.study.known.trials] == [asked[0]]
-    late.storage.close()
-    other.storage.close()
 
 
-def test_a_measurement_longer_than_the_grace_is_not_taken_for_gone(database: str, tmp_path: Path) -> None:
-    busy, other = Tuner(database, tmp_path), Tuner(database, tmp_path)
+def test_a_measurement_longer_than_the_grace_is_not_taken_for_gone(join: Join) -> None:
+    busy, other = join(), join()
     asked = busy.ask()
     with busy.study.beating():
         time.sleep(4.0)
         other.study.refresh()
         assert [config for _, config in other.study.known.others] == [asked[0]]
-    busy.storage.close()
-    other.storage.close()
 
 
 def test_a_server_that_is_away_when_the_study_is_read_is_gone_without(

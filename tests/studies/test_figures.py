@@ -22,7 +22,7 @@ from autotune import load_config
 from autotune.stats import ALPHA
 from studies.batch.table import cells, main, same_batch
 from studies.batch.workloads import TASKS
-from studies.faults import summary as of_faults
+from studies.faults import summary as faults
 from studies.faults.zoo import FAULTS
 from studies.openings.run import CPU, PLACES, table
 from tests.ranks.failing import FAILURES, LIMIT
@@ -100,9 +100,6 @@ def of_confirmation() -> Quoted:
     assert len(real["confirmations"]) >= 2
     assert all(one["rounds"] >= 3 and one["verdict"] == "not proven" for one in real["confirmations"])
     yield from script("confirmation", "summary").table(runs)
-
-
-def of_places() -> Quoted:
     module, places = script("confirmation", "places"), csv("confirmation/recorded/places.csv")
     claims = places.groupby(["places", "gain", "rounds", "rule"]).claimed.agg(["mean", "size"])
     assert (claims["size"] >= 300).all()
@@ -137,7 +134,7 @@ def of_digits() -> Quoted:
     yield f"at {six[0]:.2f} to {six[-1]:.2f} of its best, {median(six):.2f} in the median", README
 
 
-def of_the_faults() -> Quoted:
+def of_faults() -> Quoted:
     zoo, kills, confined = (document(f"faults/recorded/{name}.json") for name in ("zoo", "kills", "confined"))
     assert {one["fault"] for one in zoo["studies"]} == FAULTS.keys()
     assert {one["fault"] for one in zoo["studies"] if one["confirmed_rounds"]} == FAULTS.keys()
@@ -159,12 +156,12 @@ def of_the_faults() -> Quoted:
         assert any("would need" in note for note in limit["left_out"])
     assert all(trial["bytes_in_flight"] <= 2**26 for trial in confined["shared memory of 64 MiB"]["ran"])
     assert all(trial["peak_memory_bytes"] <= 2**30 for trial in confined["memory of 1 GiB"]["ran"])
-    soaked = of_faults.soaked()
-    warm = [one["memory_bytes"] for one in soaked[of_faults.WARM :]]
+    soaked = faults.soaked()
+    warm = [one["memory_bytes"] for one in soaked[faults.WARM :]]
     assert soaked[-1]["minutes"] >= 30
     assert max(warm) <= 1.05 * (max(warm) + min(warm)) / 2
     assert len({one["descriptors"] for one in soaked}) == 1
-    yield from (of_faults.zoo(), of_faults.kills(), of_faults.confined(), of_faults.soak())
+    yield from (faults.zoo(), faults.kills(), faults.confined(), faults.soak())
 
 
 def of_first_answers() -> Quoted:
@@ -399,20 +396,18 @@ def of_trainers() -> Quoted:
     yield "\n".join(summary.table(found))
 
 
-FIGURES: dict[str, list[Callable[[], Quoted]]] = {
-    "batch": [of_batch], "confirmation": [of_confirmation, of_places], "digits": [of_digits],
-    "faults": [of_the_faults], "first_answers": [of_first_answers], "loader_prediction": [of_loader_prediction],
-    "measurement_truth": [of_measurement_truth], "neighbours": [of_neighbours], "openings": [of_openings],
-    "promise": [of_promise], "ranks": [of_ranks], "samplers": [of_samplers], "scripts": [of_scripts],
-    "simulated_machines": [of_simulated_machines], "stopping": [of_stopping], "trainers": [of_trainers],
-}  # fmt: skip
+FIGURES: list[Callable[[], Quoted]] = [
+    of_batch, of_confirmation, of_digits, of_faults, of_first_answers, of_loader_prediction, of_measurement_truth,
+    of_neighbours, of_openings, of_promise, of_ranks, of_samplers, of_scripts, of_simulated_machines, of_stopping,
+    of_trainers,
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("study", FIGURES)
-def test_each_figure_of_a_readme_follows_from_its_raw_data(study: str) -> None:
-    count = 0
-    for quoted in (quoted for figures in FIGURES[study] for quoted in figures()):
-        said, page = quoted if isinstance(quoted, tuple) else (quoted, STUDIES / study / "README.md")
+@pytest.mark.parametrize("figures", FIGURES)
+def test_each_figure_of_a_readme_follows_from_its_raw_data(figures: Callable[[], Quoted]) -> None:
+    readme, count = STUDIES / figures.__name__.removeprefix("of_") / "README.md", 0
+    for quoted in figures():
+        said, page = quoted if isinstance(quoted, tuple) else (quoted, readme)
         text = page.read_text(encoding="utf-8")
         assert said in text or said in " ".join(text.split()), page
         count += 1
