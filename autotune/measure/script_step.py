@@ -31,8 +31,9 @@ class ScriptStep:
         self._loop, self._mark = loop, device.mark
         self._handed = self._missed = 0
         """Batches handed out, and those after which no optimizer stepped."""
-        loop.uses_autocast, loop.is_cast = amp != "off", amp != "off" and loop.may_cast
-        loop.mark, loop.pass_over = device.mark, device.pass_over
+        own = loop.optimizers
+        own.uses_autocast, own.is_cast = amp != "off", amp != "off" and own.may_cast
+        own.mark, loop.pass_over = device.mark, device.pass_over
         self._device = device
         self._copied = set[int]()
         """Batches of which the script has had a copy first."""
@@ -48,13 +49,13 @@ class ScriptStep:
         self._loop.stream = self.stream
         if self.stream is None:
             batch = self._copy_of(batch)
-        known, before = versions(batch), self._loop.steps
+        known, before = versions(batch), self._loop.optimizers.steps
         there = self._mark()
-        self._loop.hand(batch)
+        self._loop.give_batch(batch)
         end = self._mark()
         self._changes |= versions(batch) != known
-        self._count(is_missed=self._loop.steps == before)
-        phases = self._loop.phases
+        self._count(is_missed=self._loop.optimizers.steps == before)
+        phases = self._loop.optimizers.phases
         forwarded = phases.get("forward", end)
         backward = phases.get("backward", end)
         return there, there, forwarded, backward, backward, end
@@ -76,11 +77,11 @@ class ScriptStep:
         """Count a batch. Raises ``UserCodeError`` once too many have made no step: that is no training."""
         self._handed += 1
         self._missed += is_missed
-        more = self._missed / self._handed - self._loop.missing
+        more = self._missed / self._handed - self._loop.loaders.missing
         if more > max(LEAST_DIFFERENCE, COUNTED_BATCHES / self._handed):
             raise UserCodeError(
-                f"{self._missed} of {self._handed} batches made no step of an optimizer: {self._loop.name} passes them "
-                "over, as after an error that it catches"
+                f"{self._missed} of {self._handed} batches made no step of an optimizer: {self._loop.run.name} passes "
+                "them over, as after an error that it catches"
             )
 
     def flush(self) -> None:

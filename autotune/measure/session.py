@@ -70,18 +70,19 @@ class Session:
         facts = inspect(self._whole, self._device, self._group.size)
         others = tuple(uuid for uuid in self._group.gather(facts.device_uuid)[1:] if uuid)
         if self._script is not None:
-            origin, beside = self._script.origin, self._script.origins_beside
+            run, loaders, optimizers = self._script.run, self._script.loaders, self._script.optimizers
+            origin, beside = loaders.origin, loaders.origins_beside
             facts = replace(
                 facts,
-                fingerprint=self._script.fingerprint(facts.fingerprint),
-                amp_modes=_modes(self._script.precision, facts.amp_modes),
-                loader_call=origin.call_to_change(self._script.folder),
+                fingerprint=run.fingerprint(facts.fingerprint),
+                amp_modes=_modes(optimizers.precision, facts.amp_modes),
+                loader_call=origin.call_to_change(run.folder),
                 loader_site=origin.key,
-                other_loader_calls=tuple(each.call_to_change(self._script.folder) for each in beside),
+                other_loader_calls=tuple(each.call_to_change(run.folder) for each in beside),
                 other_loader_sites=tuple(each.key for each in beside),
-                shared_lines=self._script.shared_lines,
-                autocast_call=self._script.autocast_call,
-                optimizer=class_of(self._script.optimizers),
+                shared_lines=loaders.shared_lines,
+                autocast_call=optimizers.autocast_call,
+                optimizer=class_of(optimizers.known),
             )
         return asdict(replace(facts, other_devices=others or facts.other_devices, batch_samples=self._batch_samples))
 
@@ -95,19 +96,23 @@ class Session:
         """Describe the script that trains: where its loader is made, and its settings; ``None`` without a script."""
         if self._script is None:
             return None
-        loop, existing = self._script, self._script.existing()
+        loaders, hold = self._script.loaders, self._script.run.hold
+        existing = loaders.existing()
         own = {} if self._batch_samples is None else {"batch_size": self._batch_samples}
-        present, fixed = {**existing.present, **own, "amp": loop.precision}, {**existing.fixed, **own}
+        present, fixed = (
+            {**existing.present, **own, "amp": self._script.optimizers.precision},
+            {**existing.fixed, **own},
+        )
         return {
-            "site": loop.own_site.key,
+            "site": loaders.own_site.key,
             "device": str(self._device.torch_device),
             "present": present,
-            "fixed": {**fixed, **({"batch_size": present["batch_size"]} if loop.beside else {})},
-            "beside": loop.beside,
-            "holds": loop.hold.way if loop.hold else None,
-            "batches": loop.batches,
-            "missing": loop.missing,
-            "earlier": loop.earlier,
+            "fixed": {**fixed, **({"batch_size": present["batch_size"]} if loaders.beside else {})},
+            "beside": loaders.beside,
+            "holds": hold.way if hold else None,
+            "batches": loaders.batches,
+            "missing": loaders.missing,
+            "earlier": loaders.earlier,
         }
 
     def measure(self, config: Config, request: Request, room: int = 0) -> Attempt:

@@ -189,14 +189,14 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
     given, hold = message["script"], _held(message["script"])
     seen = {name: given[name] for name in (*OF_LOOP, "patience") if given[name] is not None}
     loop = ScriptLoop(given["path"], given["arguments"], given["site"], hold, module=given["module"], **seen)
-    loop.may_cast = given["may_cast"]
+    loop.optimizers.may_cast = given["may_cast"]
     config = Config.from_document(message["config"])
     config.apply_threads()
     keep_threads(config)
     loop.start()
-    workload = loop.workload()
+    workload = loop.loaders.workload()
     device = given["device"] or next((str(each.device) for each in workload.model.parameters()), "cpu")
-    return Session(workload, device, group, loop, num_workers=loop.existing().present["num_workers"])
+    return Session(workload, device, group, loop, num_workers=loop.loaders.existing().present["num_workers"])
 
 
 def _losses(message: dict[str, Any]) -> list[float]:

@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader
 from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.measure.batch import shallow
-from autotune.measure.script import ScriptLoop, _lines, _Watched
+from autotune.measure.script import ScriptLoop, Watched
+from autotune.measure.script_loaders import in_words
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request
 from autotune.runner import local
@@ -208,8 +209,8 @@ def test_a_script_that_cannot_be_measured_says_why(written: Any, body: str, said
 
 def test_a_line_that_makes_several_loaders_is_named_once() -> None:
     site = Site(file="train.py", line=25, inside=(), dataset="Data", length=60)
-    assert _lines([site, replace(site, length=80)], site.text) == "train.py:25"
-    assert _lines([site], "train.py:31") == "train.py:25 and train.py:31"
+    assert in_words([site, replace(site, length=80)], site.text) == "train.py:25"
+    assert in_words([site], "train.py:31") == "train.py:25 and train.py:31"
 
 
 def measured_after(written: Any, body: str, before: str = "", is_alone: bool = False, **request: Any) -> Attempt:
@@ -295,17 +296,18 @@ def test_a_script_that_is_not_there_is_said_before_anything_starts() -> None:
 
 def test_a_script_that_asks_on_another_stream_than_it_trains_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loop: Any = ScriptLoop("train.py", ())
-    loop._measuring, loop._script, loop._cuda_stream = getcurrent(), greenlet(lambda _: loop.ask()), "the default one"
+    loop.run._measuring, loop.run._script = getcurrent(), greenlet(lambda _: loop.next_batch())
+    loop.optimizers._stream = "the default one"
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "a side stream")
     with pytest.raises(UserCodeError) as refused:
-        loop._resume(None)
+        loop.run.resume(None)
     assert str(refused.value).startswith("train.py asks for batches within torch.cuda.stream(...)")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts run in forks")
 def test_the_door_costs_less_than_ten_microseconds_a_batch() -> None:
     loader: Any = DataLoader([0])
-    watched = _Watched(ScriptLoop("train.py", ()), loader, iter(range(5000)), 0)
+    watched = Watched(ScriptLoop("train.py", ()), loader, iter(range(5000)), 0)
     plain, times = iter(range(5000)), []
     for _ in range(5000):
         begin = time.perf_counter()
