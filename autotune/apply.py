@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from autotune.config import Config, beginning_text, load_config
 from autotune.errors import ConfigFileError
 from autotune.records import ADDED
+from autotune.report.text import counted
 from autotune.torch_import import at_first_import
 from autotune.workload import Script
 
@@ -35,16 +36,28 @@ def start(path: str, words: Sequence[str], *, strict: bool = False) -> NoReturn:
     """Train a script, named by the words of its command line, with a config file's answer, in place of this process.
 
     A ``strict`` one ends where the answer finds no DataLoader. Thread variables must be there before Python starts.
+    One of several ranks that ``torchrun`` has started gets its share of workers and threads.
     Raises ``ConfigFileError`` and ``UsageError``.
     """
-    config, *_ = read_answer(path)
+    answer, *_ = read_answer(path)
+    config = answer.for_rank()
     Script.of(words)
     if part := beginning_text((config.measured or {}).get("beginning_samples")):
-        sys.stderr.write(f"autotune: {path}: its rate is known{part}, and not for the rest\n")
-        sys.stderr.flush()
+        _say_in_one_rank(f"{path}: its rate is known{part}, and not for the rest")
+    if config.ranks != answer.ranks:
+        _say_in_one_rank(
+            f"{path}: measured with {counted(answer.ranks, 'rank')}, and this is one of {config.ranks}: it takes its "
+            f"share, {counted(config.num_workers, 'worker')}; at what rate is not known"
+        )
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     command = [sys.executable, *flags, "-m", "autotune.apply", *[STRICT][: int(strict)], path, *words]
     os.execve(sys.executable, command, {**os.environ, **config.thread_environment()})
+
+
+def _say_in_one_rank(text: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"autotune: {text}\n")
+        sys.stderr.flush()
 
 
 def main(argv: Sequence[str]) -> None:
@@ -53,7 +66,8 @@ def main(argv: Sequence[str]) -> None:
     path, *words = argv[is_strict:]
     script = Script.of(words)
     with warnings.catch_warnings(action="ignore"):  # they were shown before
-        config, first, others = read_answer(path)
+        answer, first, others = read_answer(path)
+    config = answer.for_rank()
     missing = {first, *others}
     """Places of DataLoaders that were neither made yet, nor told to be absent."""
 

@@ -254,3 +254,32 @@ def test_torch_advises_against_workers_only_where_they_were_not_measured(tmp_pat
     said = output_of("-W", "default", "-m", "autotune", "apply", "autotune.yaml", "train.py", folder=tmp_path)
     assert said.count("This DataLoader will create") == 1
     assert "This DataLoader will create 3 worker" in said
+
+
+IN_RANKS = """
+import os, torch
+from torch.utils.data import DataLoader
+loader = DataLoader([1.0] * 16, batch_size=4)
+print(os.environ["RANK"], loader.num_workers, torch.get_num_threads(), loader.batch_size)
+"""
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("measured_with", "workers", "threads", "told"),
+    [(1, 4, 2, True), (1, 1, 1, True), (2, 3, 2, False)],
+    ids=["of one process", "with nothing to divide", "of as many ranks"],
+)
+def test_each_rank_takes_its_share_of_an_answer(
+    tmp_path: Path, measured_with: int, workers: int, threads: int, told: bool
+) -> None:
+    (tmp_path / "train.py").write_text(IN_RANKS)
+    answer = replace(ANSWER, num_workers=workers, intra_op_threads=threads, ranks=measured_with)
+    replace(answer, made_on={"loader": "train.py:4 list[16]"}).save(tmp_path / "autotune.yaml")
+    launch = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "autotune", "apply")
+    done = run_python("-m", *launch, "--strict", "autotune.yaml", "train.py", folder=tmp_path, seconds=120)
+    share = (workers, threads) if measured_with == 2 else (max(1, workers // 2), max(1, threads // 2))
+    assert sorted(done.stdout.split("\n")) == ["", *(f"{rank} {share[0]} {share[1]} 24" for rank in range(2))], (
+        done.stderr
+    )
+    assert done.stderr.count("measured with 1 rank, and this is one of 2: it takes its share") == told
