@@ -232,7 +232,7 @@ def tune(
                 messages.note(note)
             fixed = {} if facts.batch_samples is None else {"batch_size": facts.batch_samples}
             if runner.script is not None:
-                given, fixed = Config(**runner.script["present"]), runner.script["fixed"]
+                given, fixed = Config(**runner.script["present"], ranks=given.ranks), runner.script["fixed"]
                 kept = given.batch_size if batch_size is None and objective != "samples" else batch_size
                 knobs["batch_size"] = kept
                 for note in on_half_precision(facts) if amp is None else ():

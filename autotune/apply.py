@@ -67,7 +67,9 @@ def main(argv: Sequence[str]) -> None:
     script = Script.of(words)
     with warnings.catch_warnings(action="ignore"):  # they were shown before
         answer, first, others = read_answer(path)
-    config = answer.for_rank()
+    config, of_ranks = answer.for_rank(), (answer.made_on or {}).get("loaders_of_ranks", ())
+    if len(of_ranks) == config.ranks:
+        first = of_ranks[int(os.environ["RANK"])]
     missing = {first, *others}
     """Places of DataLoaders that were neither made yet, nor told to be absent."""
 

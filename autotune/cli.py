@@ -125,7 +125,7 @@ def _require_one_process(command: str) -> None:
             raise UsageError(
                 f"{command}: a launcher started {ranks} processes, and autotune is one: run it without the launcher, "
                 "with RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500 where the code asks for "
-                f"them; --ranks {ranks} tunes a build() in several"
+                f"them; --ranks {ranks} trains in as many"
             )
 
 
@@ -137,7 +137,8 @@ def _run(flags: argparse.Namespace) -> int:
 def _run_script(flags: argparse.Namespace) -> int:
     _require_one_process("run")
     knobs = (flag[2:].replace("-", "_") for flag in KNOB_FLAGS)
-    arguments = {name: getattr(flags, name) for name in ("trials", "headroom", "max_memory", "objective", *knobs)}
+    names = ("trials", "headroom", "max_memory", "objective", "ranks", "oversubscribe_ranks", *knobs)
+    arguments = {name: getattr(flags, name) for name in names}
     script = _workload(flags)
     for flag in (each for each in BEFORE if each in flags.script):
         _say(f"{flag} after {flags.script[0]} goes to the script: autotune's own flags go before its name")

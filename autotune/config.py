@@ -198,6 +198,11 @@ class Config:
         )
 
     @property
+    def launcher(self) -> str:
+        """The command that starts a script in these ranks."""
+        return "python" if self.ranks == 1 else f"torchrun --standalone --nproc-per-node {self.ranks}"
+
+    @property
     def samples_per_step(self) -> int:
         """The samples of one batch of every rank."""
         return self.batch_size * self.ranks

@@ -257,6 +257,7 @@ EVIDENCE: Mapping[str, tuple[Callable[[object], bool], str]] = {
         "a section with optimizer, rule, factor and samples",
     ),
     "made_on.other_loaders": (_is_texts, "a list of texts"),
+    "made_on.loaders_of_ranks": (_is_texts, "a list of texts"),
     "made_on.shared_lines": (_is_texts, "a list of texts"),
     "measured.baseline": (lambda value: isinstance(value, dict), "a section of keys and plain values"),
 }

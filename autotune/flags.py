@@ -122,7 +122,6 @@ EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "
 OF_FUNCTIONS = {
     "--dataset": "a script has its own data: leave it out",
     "--device": "a script chooses its own device: leave it out",
-    "--oversubscribe-ranks": "a script is one process: leave it out",
     "--baseline": "a script has settings of its own: leave it out, or pass --config",
 }
 """The flags that do not go with a script, and what to do."""
@@ -284,7 +283,7 @@ def build_run_parser() -> argparse.ArgumentParser:
         *(*ALLOWING, "--dry-run"),
     )
     group = parser.add_argument_group("settings that may vary; the batch size only where it is asked for")
-    _add(group, *KNOB_FLAGS, "--objective")
+    _add(group, *KNOB_FLAGS, "--objective", "--ranks", "--oversubscribe-ranks")
     output = _add_output(parser)
     output.add_argument(
         "--patch",

@@ -363,6 +363,8 @@ class WorkloadFacts:
     """The calls of further loaders whose batches each step takes too."""
     other_loader_sites: tuple[str, ...] = ()
     """Their places."""
+    sites_of_ranks: tuple[str, ...] = ()
+    """Those of the training loader in each of several ranks, where these differ."""
     shared_lines: tuple[str, ...] = ()
     """File and line of those of all these places that make loaders of other datasets too."""
     optimizer: str | None = None

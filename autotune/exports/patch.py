@@ -128,7 +128,7 @@ def patch_of(config: Config, script: Script) -> Patch:
                 if name != "batch_size" or not (number or config.batch_size == config.present.get("batch_size"))
             },
             before=config.present,
-            command=f"python {script.name}",
+            command=f"{config.launcher} {script.name}",
             is_shared=f"{place['file']}:{place['line']}" in (made_on.get("shared_lines") or ()),
         )
         remarks += _change(files, folder, wanted, place["inside"].split())
@@ -138,6 +138,8 @@ def patch_of(config: Config, script: Script) -> Patch:
     is_added = made_on.get("autocast") == ADDED
     if is_added and not [name for file in files.values() for name in file.set_precision()]:
         remarks.append("bf16: put the forward in torch.autocast(device, dtype=torch.bfloat16), and its output in fp32")
+    if config.ranks > 1:
+        remarks.append(f"each of {config.ranks} ranks has these settings: {config.launcher} {script.name}")
     if advice := learning_rate_advice(config):
         remarks.append(advice)
     changed = {path: (file.before, file.after) for path, file in files.items() if file.after != file.before}

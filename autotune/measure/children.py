@@ -39,7 +39,7 @@ def way_out(inside: Sequence[str]) -> str:
     if "lightning" in sys.modules or "pytorch_lightning" in sys.modules:
         return "pass devices=1 to the Trainer"
     known = (way for name, way in WAYS_OUT.items() if name in inside)
-    return next(known, "train in one process, or tune a build() with --ranks")
+    return next(known, "train in one process, or have run --ranks N start as many")
 
 
 def refuse_training_children(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _imp
 import builtins
 import errno
+import json
 import os
 import shutil
 import sqlite3
@@ -47,6 +48,9 @@ class Copies:
         """New symbolic links, and the absolute paths that they lead to."""
         self._own = {name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
         self._open, self._connect, self._create = builtins.open, sqlite3.connect, _imp.create_dynamic
+        self._notes, self._noted = f"{self._folder}.notes", (0, 0)
+        """The file in which all processes of a script note what they remove and link, and what was read of which."""
+        self._begin_notes()
         self._here = os.getcwd()
         """The working folder, as the user's code knows it: the system's may be its copy."""
 
@@ -82,10 +86,35 @@ class Copies:
 
     def begin_anew(self) -> None:
         """Remove all copies: every file is as the user has it."""
-        self._hidden.clear()
-        self._links.clear()
+        self._begin_notes()
         remove_folder(self._folder)
         self._own["mkdir"](self._folder)
+
+    def _begin_notes(self) -> None:
+        """Begin another file, by whose number the other processes see that all is as at first."""
+        self._open(f"{self._notes}.new", "w").close()
+        self._own["replace"](f"{self._notes}.new", self._notes)
+
+    def _note(self, path: str, target: str | None = None, *, is_removed: bool = False) -> None:
+        """Note that a path has been removed, or leads to a target now; without any that it is no link any more."""
+        with self._open(self._notes, "a") as file:
+            file.write(json.dumps([path, target, is_removed]) + "\n")
+
+    def _read_notes(self) -> None:
+        found = self._own["stat"](self._notes)
+        number, size = self._noted
+        if found.st_ino != number:
+            self._hidden.clear()
+            self._links.clear()
+            size = 0
+        if found.st_size > size:
+            with self._open(self._notes) as file:
+                file.seek(size)
+                for path, target, is_removed in map(json.loads, file):
+                    self._links.pop(path, None)
+                    self._links |= {path: target} if target else {}
+                    self._hidden |= {path} if is_removed else set()
+        self._noted = found.st_ino, found.st_size
 
     def _with(self, name: str, chosen: Callable[..., Any], *, itself: bool = False) -> Callable[..., Any]:
         own = self._own[name]
@@ -104,6 +133,7 @@ class Copies:
         """
         if isinstance(path, int):
             return None
+        self._read_notes()
         text = path if type(path) is str else os.fsdecode(path)
         absolute = os.path.normpath(text if text.startswith(os.sep) else os.path.join(self._here, text))
         if self._links:
@@ -210,11 +240,9 @@ class Copies:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
         if not self._is_there(seen):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        self._links.pop(both[0], None)
         if self._is_there(both[1]):
             self._own["rmdir" if is_folder else "unlink"](both[1])
-        if self._is_there(both[0]):
-            self._hidden.add(both[0])
+        self._note(both[0], is_removed=self._is_there(both[0]))
 
     def _rename(self, source: Any, path: Any, **options: Any) -> None:
         if self._copy_of(source) is None and self._copy_of(path) is None:
@@ -239,9 +267,7 @@ class Copies:
             self._own["replace"](self._taken(source, itself=True), self._new(path))
             self._note_link(path)
             if before := self._copy_of(source, itself=True):
-                self._links.pop(before[0], None)
-                if self._is_there(before[0]):
-                    self._hidden.add(before[0])
+                self._note(before[0], is_removed=self._is_there(before[0]))
 
     def _symlink(self, source: Any, path: Any, *given: Any, **options: Any) -> None:
         self._refuse_existing(path, True)
@@ -251,9 +277,9 @@ class Copies:
     def _note_link(self, path: Any) -> None:
         both = self._copy_of(path, itself=True)
         if both and os.path.islink(both[1]):
-            self._links[both[0]] = os.path.join(os.path.dirname(both[0]), self._own["readlink"](both[1]))
+            self._note(both[0], os.path.join(os.path.dirname(both[0]), self._own["readlink"](both[1])))
         elif both:
-            self._links.pop(both[0], None)
+            self._note(both[0])
 
     def _refuse_unlike(self, path: Any, is_folder: bool) -> None:
         """Raise what the system does where a folder would replace a file, or a file a folder."""

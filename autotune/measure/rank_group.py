@@ -9,12 +9,14 @@ of a millisecond, in every step. Ranks of one job run on one host.
 from __future__ import annotations
 
 import mmap
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
+from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar, cast
 
@@ -38,6 +40,8 @@ AHEAD = 2
 """Steps beyond the next one that the others may make before they hear of it: else they would wait for the word."""
 SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
 """Seconds between two looks at the leader's word."""
+INTERFACE = "lo"
+"""Linux's name of the loopback interface."""
 FOR_EVER = timedelta(days=7)
 """Time limit of the ranks' messages: the tuner thinks between two requests, and ends a hang itself."""
 Forward = Callable[[torch.nn.Module, Any], torch.Tensor]
@@ -71,17 +75,28 @@ class Board:
 class RankGroup:
     """One rank's view of all; alone it decides, and waits for nobody."""
 
-    def __init__(self, rank: int = 0, size: int = 1, board: Board | None = None, job: int | None = None) -> None:
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        board: Board | None = None,
+        folder: Path | None = None,
+        job: int | None = None,
+    ) -> None:
         """Take this rank's number, and how many there are; ``job`` is the process that has started them all.
 
-        With others, torch's process group must be there.
+        They meet in a private ``folder``, and talk over the loopback interface. torch's default group is the user's.
         """
-        self.rank, self.size, self.job = rank, size, job
+        self.rank, self.size, self.folder, self.job = rank, size, folder, job
         self._board = board or Board(size)
         self._group: Any = None
         self._phase, self._done, self._goal = 0, 0, 0
-        if size > 1:
-            self._group = dist.new_group(backend="gloo", timeout=FOR_EVER)
+        if folder is not None:
+            torch_distributed: Any = dist
+            gloo = torch_distributed.ProcessGroupGloo
+            options = gloo._Options()
+            options._devices, options._timeout = [gloo.create_device(interface=INTERFACE)], FOR_EVER
+            self._group = gloo(torch_distributed.FileStore(str(folder / "words"), size), rank, size, options)
 
     @property
     def leads(self) -> bool:
@@ -155,24 +170,24 @@ class RankGroup:
 
     def tell(self, value: T) -> T:
         """Return the leader's value, in every rank."""
-        if self.size == 1:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0, group=self._group)
-        return values[0]
+        return self.gather(value if self.leads else None)[0]  # type: ignore[return-value]
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in every rank."""
-        if self.size == 1:
+        if self._group is None:
             return [value]
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self._group)
-        return values
+        own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        self._group.allgather([sizes], [torch.tensor([len(own)])]).wait()
+        found = [torch.zeros(int(max(sizes)), dtype=torch.uint8) for _ in sizes]
+        self._group.allgather(
+            [found], [torch.cat([own, torch.zeros(len(found[0]) - len(own), dtype=torch.uint8)])]
+        ).wait()
+        return [pickle.loads(each[: int(size)].numpy().tobytes()) for each, size in zip(found, sizes, strict=True)]
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        if self.size > 1:
-            dist.barrier(group=self._group)
+        self.gather(None)
 
 
 ALONE = RankGroup()

@@ -7,27 +7,29 @@ fails, the others, which would wait for it for ever, are ended.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
+import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from autotune.machine.descendants import MARK
 from autotune.machine.postmortem import RANK_FRAME
 from autotune.measure.failures import classify
-from autotune.measure.rank_group import FOR_EVER, Board, RankGroup
+from autotune.measure.rank_group import FOR_EVER, INTERFACE, Board, RankGroup
 from autotune.measure.subreaper import end_at_once, prepare_session
 
-INTERFACE = "lo"
-"""Linux's name of the loopback interface."""
+T = TypeVar("T")
+
 ROOT_CAUSE = 10.0
 """Seconds for which a rank that was cut off waits to be ended with the failed rank."""
 _CUT_OFF = (
@@ -35,6 +37,10 @@ _CUT_OFF = (
     *("ncclRemoteError", "remote process exited", "NCCL communicator"),
 )
 """Errors of gloo and NCCL in the others when a rank has gone."""
+
+
+ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+"""The address that scripts read; nobody listens there."""
 
 
 class RankFailedError(Exception):
@@ -54,7 +60,8 @@ def import_parallel() -> None:
 def run_ranks(ranks: int, serve: Callable[[RankGroup], None]) -> dict[str, Any] | None:
     """Run ``serve`` in so many ranks; return the reply to the tuner where a rank fails.
 
-    Touches no accelerator: a process with a CUDA context cannot fork ranks that use one.
+    Touches no accelerator: a process with a CUDA context cannot fork ranks that use one. Ranks have the environment of
+    ``torchrun``, but for its agent's: whoever makes torch's default group meets in files, by ``meet_in_files``.
     """
     board, folder = Board(ranks), Path(tempfile.mkdtemp(prefix="ranks-", dir=os.environ.get(MARK)))
     started: dict[int, int] = {}
@@ -75,6 +82,42 @@ def run_ranks(ranks: int, serve: Callable[[RankGroup], None]) -> dict[str, Any] 
     return {"closed": code, "rank": rank}
 
 
+def of_rank(rank: int, function: Callable[..., T]) -> Callable[..., T]:
+    """Return a function under a name by which its process, made to say where it hangs, says who it is."""
+    code = function.__code__.replace(co_name=f"{RANK_FRAME}{rank}")
+    return FunctionType(code, function.__globals__)
+
+
+def meet_in_files(group: RankGroup, refuse: Callable[[str], NoReturn]) -> None:
+    """Have the user's default group meet in files of the private folder, anew each time that it is made.
+
+    A port of its own would be open to other hosts: an address that the code names is refused.
+    """
+    import torch
+
+    dist: Any = torch.distributed
+    meetings = itertools.count()
+
+    def meet(url: str, *_: Any, **options: Any) -> Iterator[tuple[Any, int, int]]:
+        yield dist.FileStore(f"{group.folder}/meeting-{next(meetings)}", group.size), group.rank, group.size
+
+    def meet_elsewhere(url: str, *_: Any, **options: Any) -> NoReturn:
+        refuse(f"makes its process group at {url}: call init_process_group without an address, as under torchrun")
+
+    handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
+    handlers |= {"env": meet, "tcp": meet_elsewhere}
+
+
+def make_default_group(group: RankGroup) -> None:
+    """Make torch's default group of these ranks."""
+    import torch
+
+    dist: Any = torch.distributed
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    store = dist.FileStore(str(group.folder / "store"), group.size) if group.folder else None
+    dist.init_process_group(backend, store=store, rank=group.rank, world_size=group.size, timeout=FOR_EVER)
+
+
 def _start(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None]) -> int:
     job = os.getpid()
     with warnings.catch_warnings():
@@ -90,11 +133,10 @@ def _be(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[Rank
     with suppress(BaseException):
         prepare_session()
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
-        os.environ.update({name: str(value) for name, value in names.items()})  # as torchrun, but for an address
+        names |= {"GROUP_WORLD_SIZE": 1, "ROLE_RANK": rank, "ROLE_WORLD_SIZE": ranks}
+        os.environ |= {name: str(value) for name, value in names.items()} | ADDRESS
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = INTERFACE
-        name = f"{RANK_FRAME}{rank}"  # where processes are made to say where they hang, this says who
-        named = FunctionType(_take_part.__code__.replace(co_name=name), globals())
-        code = named(rank, ranks, board, folder, serve, job)
+        code = of_rank(rank, _take_part)(rank, ranks, board, folder, serve, job)
     end_at_once(code)
 
 
@@ -119,14 +161,7 @@ def _end(processes: Iterable[int]) -> None:
 
 def _take_part(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None], job: int) -> int:
     try:
-        import torch
-
-        dist: Any = torch.distributed
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        store = dist.FileStore(str(folder / "store"), ranks)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=FOR_EVER)
-        serve(RankGroup(rank, ranks, board, job))
-        dist.destroy_process_group()
+        serve(RankGroup(rank, ranks, board, folder, job))
         return 0
     except RankFailedError as failed:
         reply = failed.reply

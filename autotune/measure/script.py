@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from autotune.errors import ScriptEndsError
 from autotune.measure.batch import shallow, versions
 from autotune.measure.device import Mark
 from autotune.measure.failures import is_known
+from autotune.measure.rank_group import ALONE, RankGroup
+from autotune.measure.rank_launch import meet_in_files
 from autotune.measure.script_loaders import IRREGULAR, ScriptLoaders
 from autotune.measure.script_optimizers import ScriptOptimizers
 from autotune.measure.script_run import LEAST_STEPS, ScriptRun
@@ -44,12 +47,14 @@ class ScriptLoop:
         hold: Hold | None = None,
         *,
         module: str | None = None,
+        group: RankGroup = ALONE,
         **known: Any,
     ) -> None:
-        """Take what ``ScriptRun`` and ``ScriptLoaders`` take of a script."""
-        self.run = ScriptRun(path, arguments, hold, module=module)
+        """Take what ``ScriptRun`` and ``ScriptLoaders`` take of a script, and the ranks that train together."""
+        self._group = group
+        self.run = ScriptRun(path, arguments, hold, module=module, group=group)
         self.optimizers = ScriptOptimizers()
-        self.loaders = ScriptLoaders(self.run, self.optimizers, site, **known)
+        self.loaders = ScriptLoaders(self.run, self.optimizers, site, is_alone=group.size == 1, **known)
         self.pass_over: Callable[[Mark], None] = lambda begin: None
         """Leaves the time since a mark out of the measurement."""
         self.stream: BatchStream | None = None
@@ -78,8 +83,20 @@ class ScriptLoop:
         self._open_door()
         self.optimizers.install(self.run.folder, self.loaders.note_pass, self.loaders.require_batches)
         self.run.install()
+        if self._group.size > 1:
+            meet_in_files(self._group, self.run.stop)
         self.run.launch()
         self._require_alive()
+        self._require_group()
+        self.loaders.batches = self._group.tell(self.loaders.batches)  # each rank counts as many in an epoch
+
+    def _require_group(self) -> None:
+        """Stop a script of several ranks that trains a model in each."""
+        if self._group.size > 1 and not dist.is_initialized():
+            self.run.stop(
+                f"makes no process group: {self._group.size} ranks would train as many models; call "
+                "torch.distributed.init_process_group() and wrap the model, or leave out --ranks"
+            )
 
     def give_batch(self, batch: Any) -> None:
         """Let the script train on a batch, until it asks for the next; start it again where it has ended.

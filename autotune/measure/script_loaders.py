@@ -49,6 +49,7 @@ class ScriptLoaders:
         optimizers: ScriptOptimizers,
         site: str | None = None,
         *,
+        is_alone: bool = True,
         batches: int = ENDLESS[0],
         missing: float = 0.0,
         earlier: int = 0,
@@ -57,12 +58,13 @@ class ScriptLoaders:
     ) -> None:
         """Take the script, its optimizers, and the place of its training loader where that is known.
 
-        ``batches`` is the length of the training loader that the script is told, ``missing`` the usual share of batches
-        without a step of an optimizer, ``earlier`` its iterators before the first one that trains, ``beside`` the other
-        loaders that feed the steps, with their batches in a round. A script that trains on other batches than a
-        DataLoader's is waited for, ``patience`` seconds at most.
+        Of several ranks (not ``is_alone``) each sees as many batches of its own before it is stopped. ``batches`` is
+        the length of the training loader that the script is told, ``missing`` the usual share of batches without a step
+        of an optimizer, ``earlier`` its iterators before the first one that trains, ``beside`` the other loaders that
+        feed the steps, with their batches in a round. A script that trains on other batches than a DataLoader's is
+        waited for, ``patience`` seconds at most.
         """
-        self._run, self._optimizers = run, optimizers
+        self._run, self._optimizers, self._is_alone = run, optimizers, is_alone
         self.site, self.batches, self.missing, self.earlier = site, batches, missing, earlier
         self.beside = dict(beside or {})
         """The places of further loaders that feed the steps, and the batches of each for one of the first."""
@@ -263,7 +265,7 @@ class ScriptLoaders:
         if self._parts.are_doubted:
             return False
         is_long = time.perf_counter() - watched.first > SEEN_SECONDS and len(self.draws.sites) < 2
-        return is_long or self.draws.count(self._sites.get(watched.loader)) >= SEEN_BATCHES
+        return (is_long and self._is_alone) or self.draws.count(self._sites.get(watched.loader)) >= SEEN_BATCHES
 
     def note_batch(self, watched: Watched, batch: Any) -> None:
         """Note a batch of its own that the script trains on; stop it where its rounds of several loaders differ."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from autotune.measure.device import Mark
+from autotune.measure.rank_group import GradientWatch
 from autotune.sites import cast_forwards, place_of, stand_in_for_autocast
 
 
@@ -38,6 +41,9 @@ class ScriptOptimizers:
         self._known: dict[int, torch.optim.Optimizer] = {}
         self._stream: Any = None
         """The stream of CUDA that its first step was made on."""
+        self._replicas: Any = None
+        """The model in DistributedDataParallel that was made last, and the watch on its gradients."""
+        self._watch: GradientWatch | None = None
 
     def install(self, folder: Path, passes: Callable[[Any], None], stepped: Callable[[], None]) -> None:
         """Hear of optimizer steps, backward passes and autocast of a script in a folder.
@@ -49,8 +55,12 @@ class ScriptOptimizers:
         def go_back(tensors: Any, *given: Any, **options: Any) -> None:
             self.phases.setdefault("forward", self.mark())
             passes(tensors)
-            backward(tensors, *given, **options)
+            watch = self._watch if self._watch and self._replicas.require_backward_grad_sync else None
+            with watch.watching() if watch else nullcontext():
+                backward(tensors, *given, **options)
             self.phases["backward"] = self.mark()
+            if watch and watch.at is not None:
+                self.phases["own gradients"] = watch.at
 
         def is_wanted(context: torch.autocast) -> bool:
             if self.amp is None and torch.is_grad_enabled():
@@ -67,6 +77,13 @@ class ScriptOptimizers:
             self._known[id(optimizer)] = optimizer
             stepped()
 
+        make: Callable[..., None] = DistributedDataParallel.__init__
+
+        def made(replicas: Any, *given: Any, **options: Any) -> None:
+            make(replicas, *given, **options)
+            self._replicas, self._watch = replicas, GradientWatch(replicas, lambda: self.mark())
+
+        DistributedDataParallel.__init__ = made  # type: ignore[method-assign, assignment]
         torch.autograd.backward = go_back
         stand_in_for_autocast(is_wanted)
         cast_forwards(lambda: torch.bfloat16 if self.is_cast else None)
@@ -75,6 +92,7 @@ class ScriptOptimizers:
     def forget(self) -> None:
         """Hold no optimizer of a script that has ended: its model goes before there is another."""
         self._known.clear()
+        self._replicas = self._watch = None
 
     @property
     def known(self) -> list[torch.optim.Optimizer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import gc
 import hashlib
 import multiprocessing.context
@@ -20,6 +21,8 @@ from greenlet import getcurrent, greenlet
 from autotune.errors import UserCodeError
 from autotune.measure.children import TRAINS, refuse_training_children, tell, way_out
 from autotune.measure.failures import is_known
+from autotune.measure.rank_group import ALONE, RankGroup
+from autotune.measure.rank_launch import of_rank
 from autotune.measure.writes import Hold, refuse_large
 from autotune.sites import place_of
 from autotune.workload import Script
@@ -36,9 +39,16 @@ class ScriptRun:
     """A script that runs as ``__main__`` beside the measuring code, in one thread with it."""
 
     def __init__(
-        self, path: str, arguments: Sequence[str], hold: Hold | None = None, *, module: str | None = None
+        self,
+        path: str,
+        arguments: Sequence[str],
+        hold: Hold | None = None,
+        *,
+        module: str | None = None,
+        group: RankGroup = ALONE,
     ) -> None:
-        """Take the script, its arguments and its held writes; a ``module`` is run as ``python -m`` does."""
+        """Take the script, its arguments and its held writes; a ``module`` is run as ``python -m`` does, in ranks."""
+        self._group = group
         self._file, self._source = Path(path).resolve(), Script(path=path, arguments=tuple(arguments), module=module)
         self._working_folder, self.folder = Path.cwd(), self._source.folder
         """The script's folder; of a module the working folder, as it is now."""
@@ -79,16 +89,19 @@ class ScriptRun:
     def launch(self) -> None:
         """Run the script until it asks for a batch, or ends."""
         self._modes = self._first_modes
-        self._script = greenlet(self._run)
+        run = ScriptRun._run if self._group.size == 1 else of_rank(self._group.rank, ScriptRun._run)
+        self._script = greenlet(functools.partial(run, self))
         self.resume(None)
 
     def launch_again(self) -> None:
-        """Run the script once more in this process, where its files are as at first."""
+        """Run the script once more in this process, and in all ranks, where its files are as at first."""
         self._end = None
         gc.collect()  # its model, before there is another
         allow_settings_again()
-        if self.hold is not None:
+        self._group.barrier()
+        if self.hold is not None and self._group.leads:
             self.hold.begin_anew()
+        self._group.barrier()
         os.chdir(self._working_folder)
         self.launch()
 
@@ -129,7 +142,8 @@ class ScriptRun:
     def ends_by_itself(self, lived: int) -> bool:
         """Return whether the script has ended, after so many steps, as it would with every setting.
 
-        An error may be the end of a schedule: then it comes after the same number of steps each time.
+        An error may be the end of a schedule: then it comes after the same number of steps each time. Of several ranks
+        one alone may have failed, for which the others wait.
         """
         end = self._end
         if isinstance(end, SystemExit) and isinstance(end.__context__, Exception):
@@ -137,7 +151,7 @@ class ScriptRun:
         if end is None or (isinstance(end, SystemExit) and end.code in (None, 0)):
             return True
         is_of_users = isinstance(end, (Exception, SystemExit)) and not isinstance(end, UserCodeError)
-        if not is_of_users or is_known(end) or lived < LEAST_STEPS:
+        if not is_of_users or is_known(end) or lived < LEAST_STEPS or self._group.size > 1:
             return False
         is_first, self._error_at = self._error_at in (None, lived), lived
         return is_first

@@ -58,7 +58,7 @@ class ScriptStep:
         phases = self._loop.optimizers.phases
         forwarded = phases.get("forward", end)
         backward = phases.get("backward", end)
-        return there, there, forwarded, backward, backward, end
+        return there, there, forwarded, phases.get("own gradients", backward), backward, end
 
     def _copy_of(self, batch: Any) -> Any:
         """Return a copy of a batch that may come again where the script changes it, or may: at its first time."""

@@ -54,7 +54,7 @@ class Session:
         from autotune.measure.device import open_device
 
         self._script, self._num_workers = script, num_workers
-        self._whole, self._workload = workload, share_of(workload, group)
+        self._whole, self._workload = workload, workload if script else share_of(workload, group)
         self._group = group
         self._device = open_device(device, group) if isinstance(device, str) else device
         self._options: tuple[str, ...] = ()
@@ -72,14 +72,17 @@ class Session:
         if self._script is not None:
             run, loaders, optimizers = self._script.run, self._script.loaders, self._script.optimizers
             origin, beside = loaders.origin, loaders.origins_beside
+            samples, sites = self._group.gather(facts.epoch_samples), self._group.gather(origin.key)
             facts = replace(
                 facts,
                 fingerprint=run.fingerprint(facts.fingerprint),
+                epoch_samples=sum(count or 0 for count in samples) if all(samples) else None,
                 amp_modes=_modes(optimizers.precision, facts.amp_modes),
                 loader_call=origin.call_to_change(run.folder),
                 loader_site=origin.key,
                 other_loader_calls=tuple(each.call_to_change(run.folder) for each in beside),
                 other_loader_sites=tuple(each.key for each in beside),
+                sites_of_ranks=tuple(sites) if len(set(sites)) > 1 else (),
                 shared_lines=loaders.shared_lines,
                 autocast_call=optimizers.autocast_call,
                 optimizer=class_of(optimizers.known),
@@ -105,6 +108,7 @@ class Session:
         )
         return {
             "site": loaders.own_site.key,
+            "sites_of_ranks": self._group.gather(loaders.own_site.key),
             "device": str(self._device.torch_device),
             "present": present,
             "fixed": {**fixed, **({"batch_size": present["batch_size"]} if loaders.beside else {})},

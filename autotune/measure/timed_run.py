@@ -76,6 +76,8 @@ class StepLog:
     """Epochs begun, at each step."""
     built_apart: list[int] = field(default_factory=list)
     """Batches built by each step while the clock stood still."""
+    passed: list[float] = field(default_factory=list)
+    """Seconds by each step for which the clock stood still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,7 @@ class TimedRun:
             log.ready.append(batches.ready)
             log.epochs.append(batches.epochs)
             log.built_apart.append(batches.built_apart)
+            log.passed.append(self.device.passed)
             self._group.made_step()
             self._note_ends(self._ahead)
 
@@ -188,15 +191,24 @@ class TimedRun:
         return window
 
     def rows(self, window: Window) -> list[StepRow]:
-        """Return the steps of a window on the device's time line; only after the device was synchronised."""
+        """Return the steps of a window on the device's time line; only after the device was synchronised.
+
+        A step in which one of several ranks did something beside training is left out of all: the others waited for it.
+        """
         log, seconds = self.log, self.device.seconds
         left = self.batches.steps_left
         drains = left is not None and left < self.in_flight  # nothing is left to ask the workers for
         rows: list[StepRow] = []
-        end, usually_apart = 0.0, self._usually_apart
+        end, usually_apart, left_out = 0.0, self._usually_apart, 0.0
+        paused = self._paused_steps(window.first)
         for index in range(window.first, self.last):
-            there, moved, forwarded, own, synchronised, ended = (seconds(window.mark, m) for m in log.marks[index])
-            begin = end if self.device.is_asynchronous else log.begins[index] - window.clock
+            there, moved, forwarded, own, synchronised, ended = (
+                seconds(window.mark, m) - left_out for m in log.marks[index]
+            )
+            begin = end if self.device.is_asynchronous else log.begins[index] - window.clock - left_out
+            if index in paused:
+                left_out += ended - end
+                continue
             end = ended
             ready = round(window.ready) if drains and not window.whole_epochs else log.ready[index]
             apart = log.built_apart[index] - (log.built_apart[index - 1] if index else 0) - usually_apart
@@ -209,6 +221,13 @@ class TimedRun:
         """Share of the time so far that the device's clock has passed over."""
         passed = self.device.passed - self._passed
         return passed / (passed + self._clock() - self._began)
+
+    def _paused_steps(self, first: int) -> set[int]:
+        """Return the steps of a window in which any of several ranks did something beside training, if half did not."""
+        passed = list(enumerate(pairwise([self._passed, *self.log.passed])))[first : self.last]
+        own = {step for step, (before, after) in passed if after > before}
+        found = set[int]().union(*self._group.gather(own)) if self._group.size > 1 else set[int]()
+        return found if 2 * len(found) <= len(passed) else set()
 
     @property
     def _usually_apart(self) -> float:

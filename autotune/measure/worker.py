@@ -25,7 +25,14 @@ from autotune.errors import ScriptEndsError, UsageError, UserCodeError
 from autotune.machine.descendants import FIRST, LATER, MARK, remove_scratch
 from autotune.measure.failures import classify, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
-from autotune.measure.rank_launch import RankFailedError, import_parallel, raise_failure, run_ranks
+from autotune.measure.rank_launch import (
+    RankFailedError,
+    import_parallel,
+    make_default_group,
+    meet_in_files,
+    raise_failure,
+    run_ranks,
+)
 from autotune.measure.session import Session
 from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, prepare_session
 from autotune.protocol import Channel
@@ -61,7 +68,7 @@ def _serve_sessions(channel: Channel, pickled: list[int]) -> None:
         ranks = message.get("ranks", 1)
         if not sys.platform.startswith("linux"):
             prepare_session()
-            _serve(channel, number, ALONE, pickled)
+            _serve_session(channel, number, ranks, pickled)
             channel.send(number, {"closed": 0})
             return
         import torch
@@ -75,35 +82,49 @@ def _serve_sessions(channel: Channel, pickled: list[int]) -> None:
             session = os.fork()
         if session == 0:
             prepare_session()
-            if ranks == 1:
-                _serve(channel, number, ALONE, pickled)
-            else:
-                _serve_ranks(channel, number, ranks, pickled)
+            _serve_session(channel, number, ranks, pickled)
             end_at_once()
         channel.send(number, {"closed": end_of(session)})
 
 
-def _serve_ranks(channel: Channel, number: int, ranks: int, pickled: list[int]) -> None:
-    """Answer the requests of one session in several ranks; once one has failed, wait for the session's end."""
-    failure = run_ranks(ranks, lambda group: _serve(channel, number, group, pickled))
-    if failure is not None:
+def _serve_session(channel: Channel, number: int, ranks: int, pickled: list[int]) -> None:
+    """Answer the requests of the session that request ``number`` opens.
+
+    Several ranks are forked where the writes of a script are held already. Once one has failed, nobody answers.
+    """
+    channel.send(number, {"opened": True})
+    request, message = first = _next_request(channel)
+    if message["op"] == "close":
+        return None
+    try:
+        set_variables(message.get("usual", {}))
+        hold = _held(message["script"]) if message.get("script") else None
+    except Exception as error:
+        channel.send(request, _refusal(error))
+    else:
+        if ranks == 1:
+            return _serve(channel, ALONE, pickled, first, hold)
+        failure = run_ranks(ranks, lambda group: _serve(channel, group, pickled, first, hold))
+        if failure is None:
+            return None
         channel.send(number, {"failed": failure})
-        while channel.receive()[1]["op"] != "close":
-            pass
+    while _next_request(channel)[1]["op"] != "close":
+        pass
+    return None
 
 
-def _serve(channel: Channel, number: int, group: RankGroup, pickled: list[int]) -> None:
-    """Answer the requests of the session that request ``number`` opens; of several ranks the first replies for all."""
-    if group.leads:
-        channel.send(number, {"opened": True})
+def _serve(
+    channel: Channel, group: RankGroup, pickled: list[int], first: tuple[int, dict[str, Any]], hold: Hold | None
+) -> None:
+    """Answer the first request of a session and the others, up to its end; of several ranks the first replies."""
     session: Session | None = None
-    for number, message in _messages(channel, group):
+    for number, message in _requests(channel, group, first):
         try:
             if message["op"] == "load":
-                session = _load(message, group, pickled)
+                session = _load(message, group, pickled, hold)
                 reply: dict[str, Any] = {"loaded": all(group.gather(True))}
             else:
-                reply = _reply(message, session)
+                reply = _reply(message, session, group, hold)
         except RankFailedError:
             raise
         except Exception as error:
@@ -114,10 +135,10 @@ def _serve(channel: Channel, number: int, group: RankGroup, pickled: list[int]) 
             channel.send(number, reply)
 
 
-def _reply(message: dict[str, Any], session: Session | None) -> dict[str, Any]:
+def _reply(message: dict[str, Any], session: Session | None, group: RankGroup, hold: Hold | None) -> dict[str, Any]:
     """Return the reply to a request other than to load a workload."""
     if message["op"] == "losses":
-        return {"losses": _losses(message)}
+        return {"losses": _losses(message, group, hold)}
     if session is None:
         raise UsageError("load a workload first")
     if message["op"] == "inspect":
@@ -127,13 +148,13 @@ def _reply(message: dict[str, Any], session: Session | None) -> dict[str, Any]:
     return reply
 
 
-def _messages(channel: Channel, group: RankGroup) -> Iterator[tuple[int, dict[str, Any]]]:
-    while True:
-        request = group.tell(_next_request(channel) if group.leads else None)
-        assert request is not None
-        if request[1]["op"] == "close":
-            return
+def _requests(
+    channel: Channel, group: RankGroup, first: tuple[int, dict[str, Any]]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    request = first
+    while request[1]["op"] != "close":
         yield request
+        request = group.tell(_next_request(channel) if group.leads else first)
 
 
 def _next_request(channel: Channel) -> tuple[int, dict[str, Any]]:
@@ -157,16 +178,15 @@ def _refusal(error: Exception) -> dict[str, Any]:
     return {"error": "user", "outcome": outcome, "message": message, "details": user_traceback(error)}
 
 
-def _load(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Session:
+def _load(message: dict[str, Any], group: RankGroup, pickled: list[int], hold: Hold | None) -> Session:
     """Load a workload. Raises ``OtherEnvironmentError``, where it is asked for, and what the user's code raises."""
-    set_variables(message["usual"])
     with require_same_environment() if message["is_new"] else nullcontext():
-        return _loaded(message, group, pickled)
+        return _load_script(message, group, hold) if message.get("script") else _load_function(message, group, pickled)
 
 
-def _loaded(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Session:
-    if message.get("script"):
-        return _load_script(message, group)
+def _load_function(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Session:
+    if group.size > 1:
+        make_default_group(group)
     config = Config.from_document(message["config"])
     config.apply_threads()
     path = tuple(message["path"])
@@ -181,14 +201,15 @@ def _loaded(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Se
     return Session(load(source, device.torch_device), device, group, num_workers=config.num_workers)
 
 
-def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
+def _load_script(message: dict[str, Any], group: RankGroup, hold: Hold | None) -> Session:
     """Run a script up to its training loop, and take its own loader's data as the workload's."""
     from autotune.measure.script import ScriptLoop
     from autotune.sites import keep_threads
 
-    given, hold = message["script"], _held(message["script"])
+    given = message["script"]
     seen = {name: given[name] for name in (*OF_LOOP, "patience") if given[name] is not None}
-    loop = ScriptLoop(given["path"], given["arguments"], given["site"], hold, module=given["module"], **seen)
+    site = given["sites_of_ranks"][group.rank] if given["sites_of_ranks"] else given["site"]
+    loop = ScriptLoop(given["path"], given["arguments"], site, hold, module=given["module"], group=group, **seen)
     loop.optimizers.may_cast = given["may_cast"]
     config = Config.from_document(message["config"])
     config.apply_threads()
@@ -196,17 +217,19 @@ def _load_script(message: dict[str, Any], group: RankGroup) -> Session:
     loop.start()
     workload = loop.loaders.workload()
     device = given["device"] or next((str(each.device) for each in workload.model.parameters()), "cpu")
+    device = device if group.size == 1 else device.partition(":")[0]  # each rank has its own
     return Session(workload, device, group, loop, num_workers=loop.loaders.existing().present["num_workers"])
 
 
-def _losses(message: dict[str, Any]) -> list[float]:
+def _losses(message: dict[str, Any], group: RankGroup, hold: Hold | None) -> list[float]:
     from autotune.measure.script_losses import first_losses
     from autotune.measure.writes import refuse_large
 
     given, config = message["script"], Config.from_document(message["config"])
-    set_variables(message["usual"])
-    if _held(given) is not None:
+    if hold is not None:
         refuse_large(_raise)
+    if group.size > 1:
+        meet_in_files(group, _raise)
     config.apply_threads()
     script = Script(path=given["path"], arguments=tuple(given["arguments"]), module=given["module"])
     return first_losses(script, config, given["sites"], is_cast=message["is_cast"], seed=message["seed"])

@@ -223,14 +223,14 @@ def _finished(result: Answer, study: StudyRecord) -> dict[str, Any]:
 def _uses(result: Answer, path: str) -> Iterator[_Use]:
     """How to train with the answer, then with that for the other objective, where it has settings of its own."""
     is_script, other = bool(result.facts.loader_site), result.alternative
-    code = _apply_line(path) if is_script else snippet(result, path)
+    code = _apply_line(result, path) if is_script else snippet(result, path)
     if other is None or not has_two_answers(result):
         title = "With the script as it is" if is_script else "In the training script"
         yield _Use("snippet", title, "", code, _export_line(path))
         return
     name, title = other.objective, f"Take this, {HEADINGS[result.objective]}: at the top of the file"
     yield _Use("snippet", title, _answer_line(result), code, _export_line(path))
-    code = _apply_other_lines(path, name) if is_script else _other_snippet(other, path)
+    code = _apply_other_lines(other, path) if is_script else _other_snippet(other, path)
     export = f"{_export_line(path)} --objective {name}"
     yield _Use("other-snippet", f"Or, {HEADINGS[name]}: under alternatives", _answer_line(other), code, export)
 
@@ -243,15 +243,15 @@ def _export_line(path: str) -> str:
     return f"{COMMAND} export {shlex.quote(path)} --to TOOL"
 
 
-def _apply_line(path: str) -> str:
-    return f"{COMMAND} apply {shlex.quote(path)} SCRIPT  # with its own arguments\n"
+def _apply_line(result: Answer, path: str) -> str:
+    return f"{result.config.launcher} -m autotune apply {shlex.quote(path)} SCRIPT  # with its own arguments\n"
 
 
-def _apply_other_lines(path: str, objective: str) -> str:
+def _apply_other_lines(other: Answer, path: str) -> str:
     """Commands that give an answer from under ``alternatives`` a file of its own, and train a script with that."""
-    own = str(Path(path).with_name(f"{objective}{Path(path).suffix}"))
-    python = f"import autotune; autotune.load_config({path!r}, {objective!r}).save({own!r})"
-    return f"python -c {shlex.quote(python)}\n{_apply_line(own)}"
+    own = str(Path(path).with_name(f"{other.objective}{Path(path).suffix}"))
+    python = f"import autotune; autotune.load_config({path!r}, {other.objective!r}).save({own!r})"
+    return f"python -c {shlex.quote(python)}\n{_apply_line(other, own)}"
 
 
 def _other_snippet(other: Answer, path: str) -> str:

@@ -217,8 +217,10 @@ def ending(result: Answer, path: str | None = None, study: Sequence[str] = (), s
     if path:
         lines.append(Text(f"Written: {path}"))
     if path and result.config != result.baseline:
-        use = f"apply {shlex.join([path, *script])}" if script else f"export {shlex.quote(path)} --to python"
-        lines.append(Text(f"Use it:  {COMMAND} {use}"))
+        use = f"{COMMAND} export {shlex.quote(path)} --to python"
+        if script:
+            use = f"{result.config.launcher} -m autotune apply {shlex.join([path, *script])}"
+        lines.append(Text(f"Use it:  {use}"))
     if study:
         lines.append(Text(f"See it:  {COMMAND} report {shlex.join(study)}"))
     return Group(*lines)
@@ -243,6 +245,8 @@ def changes(result: Answer) -> list[str]:
             found.append(f"{line}(..., {words})")
         else:
             found.append(f"{line}(...) makes the DataLoader: it gets {words} by its own names")
+    if changed and facts.loader_call and result.config.ranks > 1:
+        found.append(f"each of {result.config.ranks} ranks has these settings: {result.config.launcher}")
     threads = result.config.intra_op_threads
     if facts.loader_call and threads != result.baseline.intra_op_threads:
         found.append(f"OMP_NUM_THREADS={threads} in the environment, without which the rate does not hold")

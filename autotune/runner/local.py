@@ -264,7 +264,7 @@ class ProcessRunner:
 
         A probe of the step needs a few batches. It reads them, or has them from a worker where the open session forks.
         """
-        if request.part in OF_ONE_PROCESS:
+        if request.part in OF_ONE_PROCESS and not isinstance(self._source, Script):
             config = replace(config, ranks=1)
         if request.part in ("training", "trace"):
             return config
@@ -327,7 +327,7 @@ class ProcessRunner:
         keeper = self._keeper if self._keeper in self._processes.values() else None
         if isinstance(self._source, Script):
             known = self.script or {}
-            message["script"] |= {name: known.get(name) for name in ("site", "device", *OF_LOOP)}
+            message["script"] |= {name: known.get(name) for name in ("site", "sites_of_ranks", "device", *OF_LOOP)}
             message["script"]["patience"] = min(MOST_PATIENCE, self._load_limit / 10)
             message["script"] |= {"is_first": self.script is None, "beneath": keeper and keeper.scratch}
             message["script"] |= {"sites": self._sites, "may_cast": known.get("present", {}).get("amp") == "off"}

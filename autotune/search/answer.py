@@ -407,6 +407,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         **({"autocast": ADDED} if _adds_autocast(result) else {}),
         **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
         **({"other_loaders": list(result.facts.other_loader_sites)} if result.facts.other_loader_sites else {}),
+        **({"loaders_of_ranks": list(result.facts.sites_of_ranks)} if result.facts.sites_of_ranks else {}),
         **({"shared_lines": list(result.facts.shared_lines)} if result.facts.shared_lines else {}),
     }
     return replace(result, config=replace(result.config, measured=measured, made_on=made_on))

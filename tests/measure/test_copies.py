@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.measure.opening import BEFORE, NAMES
+from tests.processes import run_python
 
 SEEDS = 60
 
@@ -31,3 +32,33 @@ def test_copies_look_as_the_changed_files_would_and_the_files_stay(tmp_path: Pat
 def test_what_other_code_opens_is_a_copy(tmp_path: Path) -> None:
     assert json.loads(run("tests.measure.opening", tmp_path)) == {}
     assert {path.name: path.read_bytes() for path in (tmp_path / "held").rglob("*")} == dict.fromkeys(NAMES, BEFORE)
+
+
+FORKED = """
+import os, sys
+from autotune.measure.copies import Copies
+os.chdir(sys.argv[1])
+copies = Copies(sys.argv[2], [])
+copies.install()
+for removes in (True, False):
+    if (child := os.fork()) == 0:
+        if removes:
+            os.remove("removed")
+            os.symlink("kept", "link")
+        else:
+            copies.begin_anew()
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(sorted(os.listdir(".")), os.path.exists("removed"), os.path.exists("link") and open("link").read())
+"""
+
+
+def test_processes_of_one_script_see_what_the_others_remove_and_link(tmp_path: Path) -> None:
+    held, copies = tmp_path / "held", tmp_path / "copies"
+    copies.mkdir()
+    held.mkdir()
+    for name in ("kept", "removed"):
+        (held / name).write_text(name)
+    done = run_python("-c", FORKED, held, copies)
+    assert done.stdout.splitlines() == ["['kept', 'link'] False kept", "['kept', 'removed'] True False"], done.stderr
+    assert sorted(path.name for path in held.iterdir()) == ["kept", "removed"]

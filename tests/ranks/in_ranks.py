@@ -28,6 +28,6 @@ def _take_part(rank: int, ranks: int, board: Board, folder: str, function: Calla
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     meeting = f"file://{folder}/meeting"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
-    found = function(RankGroup(rank, ranks, board))
+    found = function(RankGroup(rank, ranks, board, Path(folder)))
     Path(folder, f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
     dist.destroy_process_group()
