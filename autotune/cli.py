@@ -143,7 +143,7 @@ def _run_script(flags: argparse.Namespace) -> int:
     for flag in (each for each in BEFORE if each in flags.script):
         _say(f"{flag} after {flags.script[0]} goes to the script: autotune's own flags go before its name")
     if flags.dry_run:
-        return _show_script(script)
+        return _show_script(script, flags.ranks or 1, flags.oversubscribe_ranks)
     arguments |= {"workload": script, "optuna_sampler": flags.sampler}
     return _tune(flags, {**arguments, "budget": _budget(flags)})
 
@@ -156,15 +156,15 @@ def _workload(flags: argparse.Namespace) -> str | Script:
     return Script.of(flags.script, **allowed) if flags.script else str(flags.model)
 
 
-def _show_script(script: str | Script) -> int:
+def _show_script(script: str | Script, ranks: int, oversubscribe_ranks: bool) -> int:
     from autotune.config import Config
     from autotune.report.terminal import script_text
     from autotune.runner.local import ProcessRunner
     from autotune.workload import describe
 
     told = list[str]()
-    with ProcessRunner(describe(script), on_wait=told.append) as runner:
-        facts = runner.inspect(Config())
+    with ProcessRunner(describe(script), on_wait=told.append, oversubscribe_ranks=oversubscribe_ranks) as runner:
+        facts = runner.inspect(Config(ranks=ranks))
     assert runner.script is not None
     found = script_text(facts, Config(**runner.script["present"]), is_fixed="batch_size" in runner.script["fixed"])
     _print("\n".join((found, *told)) + "\n")

@@ -47,7 +47,8 @@ def printed(*arguments: object, **options: Any) -> str:
 def known_time(place: Path) -> dict[str, str]:
     """Variables of a process in which code of a folder sleeps by a clock that no neighbour disturbs."""
     paths = [str(ROOT / "tests" / "known_time"), str(ROOT), os.environ.get("PYTHONPATH")]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "KNOWN_TIME": str(place)}
+    passive = {"OMP_WAIT_POLICY": "passive"}  # threads that wait for one another take no time of a CPU
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "KNOWN_TIME": str(place)} | passive
 
 
 def marked(mark: str) -> list[psutil.Process]:

@@ -50,7 +50,7 @@ def test_a_notebook_is_short_and_holds_its_outputs(path: Path) -> None:
         assert bool(cell.outputs) == isinstance(ast.parse(cell.source).body[-1], ast.Expr), cell.source
         assert {output.get("name", output.output_type) for output in cell.outputs} <= SHOWN
         assert not [found for output in cell.outputs if (found := MACHINE_PATH.search(text_of(output)))]
-    charts = [cell for cell in code if "result.plot_" in cell.source]
+    charts = [cell for cell in code if "result.plot(" in cell.source]
     assert all("image/svg+xml" in output.data for cell in charts for output in cell.outputs)
 
 
@@ -77,6 +77,6 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
     said = [output.text for output in shown if output.get("name") == "stderr"]
     assert not [text for text in said if MORE_WORKERS not in text]
     charts = [output for output in shown if "vegaEmbed" in output.get("data", {}).get("text/html", "")]
-    drawn = sum("result.plot_" in cell.source for cell in notebook.cells if cell.cell_type == "code")
+    drawn = sum("result.plot(" in cell.source for cell in notebook.cells if cell.cell_type == "code")
     assert len(charts) == drawn >= 3
     assert any("samples/s" in str(output.get("data", {}).get("text/html")) for output in shown)

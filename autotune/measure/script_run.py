@@ -20,13 +20,15 @@ from greenlet import getcurrent, greenlet
 
 from autotune.errors import UserCodeError
 from autotune.measure.children import TRAINS, refuse_training_children, tell, way_out
-from autotune.measure.failures import is_known
+from autotune.measure.failures import is_known, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import of_rank
 from autotune.measure.writes import Hold, refuse_large
 from autotune.sites import place_of
 from autotune.workload import Script
 
+RANK_IS_MISSING = "environment variable RANK expected"
+"""torch's words where a process group is made without a launcher."""
 LEAST_STEPS = 20
 """Steps of an optimizer from which a script that ends is started again."""
 
@@ -165,6 +167,9 @@ class ScriptRun:
             return UserCodeError(f"{self.name} called sys.exit({self._end.code!r}) {when}")
         if isinstance(self._end, EOFError) and self._has_asked:
             return UserCodeError(f"{self.name} asks for input, and there is nobody to answer: pass it as an argument")
+        if self._end is not None and RANK_IS_MISSING in str(self._end):
+            way = "pass --ranks 2 where torchrun --nproc-per-node 2 starts it"
+            return UserCodeError(f"{self.name} trains in the ranks of a launcher: {way}", user_traceback(self._end))
         if self._end is not None:
             return self.hold.explain(self._end) if self.hold else self._end
         if has_loop:

@@ -84,6 +84,12 @@ def test_ranks_that_train_apart_or_meet_at_a_port_are_refused() -> None:
     ):
         with pytest.raises(UserCodeError, match=said), started(kind):
             pass
+    alone, said = (
+        Script(path=str(JOB), arguments=("plain",)),
+        r"^job.py trains in the ranks of a launcher: pass --ranks 2",
+    )
+    with ProcessRunner(describe(alone)) as runner, pytest.raises(UserCodeError, match=said):
+        runner.inspect(Config())
 
 
 def test_ranks_make_torchruns_losses_stay_equal_and_listen_to_nobody_elsewhere(
