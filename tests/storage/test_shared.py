@@ -20,7 +20,7 @@ from tests.test_command_line import PATIENCE, start, workload
 pytestmark = pytest.mark.server
 
 FLAGS = ("--device", "cpu", "--trials", "5", "--batch-size", "8", "--baseline", "batch_size=8", "--quiet")
-KNOBS = ("--num-workers", "0..4", "--prefetch-factor", "2", "--threads", "1", "--amp", "off", "--budget", "60s")
+KNOBS = ("--num-workers", "0..4", "--prefetch-factor", "2", "--threads", "1", "--amp", "off", "--budget", "4m")
 
 
 def trials_in(url: str) -> list[FrozenTrial]:
