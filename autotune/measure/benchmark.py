@@ -25,7 +25,7 @@ from autotune.measure.process_memory import (
 )
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step_probe import WarmStep
-from autotune.measure.timed_run import FollowingRun, TimedRun, Window
+from autotune.measure.timed_run import TimedRun, Window
 from autotune.measure.window import WindowSummary, pauses, summarise
 from autotune.records import ONE_THREAD, Conditions, Measurement, Request, to_divide
 from autotune.stats import around
@@ -48,7 +48,7 @@ def measure(
     stream = open_stream(workload, config, begin_anywhere(group.tell(seed)), again_after=again_after)
     known = open_segments(os.getpid())
     warm.step.non_blocking, warm.step.stream = config.pin_memory, stream  # it may have been opened for another loader
-    run = (TimedRun if group.leads else FollowingRun)(config, warm.step, stream, device, request, group=group)
+    run = TimedRun(config, warm.step, stream, device, request, group=group)
     try:
         run.advance(1)
         memory, retries = sample_memory(stream.produced, known), device.allocator_retries

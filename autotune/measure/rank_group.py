@@ -2,13 +2,11 @@
 
 A measurement is a series of decisions: whether the loader has settled, whether the window is long enough. Were each
 rank to take them by its own clock, one would go on to a step that another does not make, and wait in it for ever. So
-rank 0 decides. How far the others may go stands in memory that all of them share: a word through sockets costs a tenth
-of a millisecond, in every step. Ranks of one job run on one host.
+rank 0 decides, once for many steps: its word costs some tenths of a millisecond.
 """
 
 from __future__ import annotations
 
-import mmap
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence, Sized
@@ -20,10 +18,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch.nn import DataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, IterableDataset, Sampler
@@ -36,40 +32,13 @@ from autotune.workload import Workload
 
 T = TypeVar("T")
 
-AHEAD = 2
-"""Steps beyond the next one that the others may make before they hear of it: else they would wait for the word."""
-SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
-"""Seconds between two looks at the leader's word."""
+WORD_SECONDS = 0.05
+"""Seconds of steps that the leader decides on at once."""
 INTERFACE = "lo"
 """Linux's name of the loopback interface."""
 FOR_EVER = timedelta(days=7)
 """Time limit of the ranks' messages: the tuner thinks between two requests, and ends a hang itself."""
 Forward = Callable[[torch.nn.Module, Any], torch.Tensor]
-
-
-class Board:
-    """Memory that a process shares with its forks."""
-
-    def __init__(self, ranks: int) -> None:
-        self._memory: NDArray[np.int64] = np.frombuffer(mmap.mmap(-1, 8 * (1 + ranks)), dtype=np.int64)
-
-    def write(self, phase: int, goal: int, *, is_final: bool) -> None:
-        """Say how many steps may be made by the end of a phase so far, and whether no more will be."""
-        self._memory[0] = phase << 41 | goal << 1 | is_final  # one store of eight bytes: never seen by halves
-
-    def read(self) -> tuple[int, int, bool]:
-        """Return the phase, its steps, and whether these are all."""
-        word = int(self._memory[0])
-        return word >> 41, word >> 1 & (1 << 40) - 1, bool(word & 1)
-
-    def post(self, rank: int, flag: bool) -> None:
-        """Say whether a rank is ready."""
-        self._memory[1 + rank] = flag
-
-    @property
-    def all_ready(self) -> bool:
-        """Whether all ranks have said so."""
-        return bool(self._memory[1:].all())
 
 
 class RankGroup:
@@ -79,7 +48,6 @@ class RankGroup:
         self,
         rank: int = 0,
         size: int = 1,
-        board: Board | None = None,
         folder: Path | None = None,
         job: int | None = None,
     ) -> None:
@@ -88,9 +56,7 @@ class RankGroup:
         They meet in a private ``folder``, and talk over the loopback interface. torch's default group is the user's.
         """
         self.rank, self.size, self.folder, self.job = rank, size, folder, job
-        self._board = board or Board(size)
         self._group: Any = None
-        self._phase, self._done, self._goal = 0, 0, 0
         if folder is not None:
             torch_distributed: Any = dist
             gloo = torch_distributed.ProcessGroupGloo
@@ -103,70 +69,21 @@ class RankGroup:
         """Whether this rank decides for all."""
         return self.rank == 0
 
-    # Steps
-
     def together(self, is_over: Callable[[], bool]) -> Iterator[None]:
         """Yield once for every step that all ranks make, until the leader's ``is_over`` says so."""
-        if self.leads:
-            while not is_over():
-                self.allow(1)
+        made, begin = 0, time.monotonic()
+        while steps := self.tell(0 if is_over() else self.steps_at_once(made, time.monotonic() - begin)):
+            for _ in range(steps):
                 yield
-                self.made_step()
-            for _ in range(self.left):
-                yield
-                self.made_step()
-            self.end()
-        else:
-            while self.may_step():
-                yield
-                self.made_step()
-        self.barrier()
+            made += steps
 
-    def allow(self, steps: int, *, exactly: bool = False) -> None:
-        """Say that the next ``steps`` will be made; not ``exactly`` these, but some more."""
-        goal = self._done + steps + (0 if exactly else AHEAD)
-        if self.size > 1 and goal > self._goal:
-            self._goal = goal
-            self._board.write(self._phase, self._goal, is_final=False)
+    def steps_at_once(self, made: int, seconds: float) -> int:
+        """Return the steps until the leader decides again, where so many took so many seconds."""
+        return 1 if self.size == 1 else max(1, min(made, int(WORD_SECONDS * made / max(seconds, 1e-9))))
 
-    @property
-    def left(self) -> int:
-        """Steps that were allowed and not made yet, by the leader."""
-        return max(0, self._goal - self._done)
-
-    def end(self) -> None:
-        """Say that the steps which were allowed are all; the leader has made them. Then all ranks must meet."""
-        if self.size > 1:
-            self._board.write(self._phase, self._done, is_final=True)
-            self._phase += 1
-
-    def may_step(self) -> bool:
-        """Wait for the leader's word; return whether there is a step to make."""
-        nap = SHORTEST_NAP
-        while True:
-            phase, goal, is_final = self._board.read()
-            if phase == self._phase and self._done < goal:
-                return True
-            if phase == self._phase and is_final:
-                self._phase += 1
-                return False
-            time.sleep(nap)
-            nap = min(2 * nap, LONGEST_NAP)
-
-    def made_step(self) -> None:
-        """Count a step."""
-        self._done += 1
-
-    def post(self, flag: bool) -> None:
-        """Say whether this rank is ready."""
-        self._board.post(self.rank, flag)
-
-    @property
-    def all_ready(self) -> bool:
-        """Whether every rank is."""
-        return self._board.all_ready
-
-    # Words
+    def decide(self, decision: Callable[..., T], *arguments: Any) -> T:
+        """Return what the leader decides, in every rank."""
+        return self.tell(cast(T, decision(*arguments) if self.leads else None))
 
     def tell(self, value: T) -> T:
         """Return the leader's value, in every rank."""

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TypeVar
 from autotune.machine.descendants import MARK
 from autotune.machine.postmortem import RANK_FRAME
 from autotune.measure.failures import classify
-from autotune.measure.rank_group import FOR_EVER, INTERFACE, Board, RankGroup
+from autotune.measure.rank_group import FOR_EVER, INTERFACE, RankGroup
 from autotune.measure.subreaper import end_at_once, prepare_session
 
 T = TypeVar("T")
@@ -63,11 +63,11 @@ def run_ranks(ranks: int, serve: Callable[[RankGroup], None]) -> dict[str, Any] 
     Touches no accelerator: a process with a CUDA context cannot fork ranks that use one. Ranks have the environment of
     ``torchrun``, but for its agent's: whoever makes torch's default group meets in files, by ``meet_in_files``.
     """
-    board, folder = Board(ranks), Path(tempfile.mkdtemp(prefix="ranks-", dir=os.environ.get(MARK)))
+    folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=os.environ.get(MARK)))
     started: dict[int, int] = {}
     try:
         for rank in range(ranks):
-            started[_start(rank, ranks, board, folder, serve)] = rank
+            started[_start(rank, ranks, folder, serve)] = rank
     except OSError as error:
         _end(started)
         return {"error": "usage", "message": f"--ranks {ranks}: they could not be started: {error}"}
@@ -118,17 +118,17 @@ def make_default_group(group: RankGroup) -> None:
     dist.init_process_group(backend, store=store, rank=group.rank, world_size=group.size, timeout=FOR_EVER)
 
 
-def _start(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None]) -> int:
+def _start(rank: int, ranks: int, folder: Path, serve: Callable[[RankGroup], None]) -> int:
     job = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
         process = os.fork()
     if process == 0:
-        _be(rank, ranks, board, folder, serve, job)
+        _be(rank, ranks, folder, serve, job)
     return process
 
 
-def _be(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None], job: int) -> NoReturn:
+def _be(rank: int, ranks: int, folder: Path, serve: Callable[[RankGroup], None], job: int) -> NoReturn:
     code = 1
     with suppress(BaseException):
         prepare_session()
@@ -136,7 +136,7 @@ def _be(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[Rank
         names |= {"GROUP_WORLD_SIZE": 1, "ROLE_RANK": rank, "ROLE_WORLD_SIZE": ranks}
         os.environ |= {name: str(value) for name, value in names.items()} | ADDRESS
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = INTERFACE
-        code = of_rank(rank, _take_part)(rank, ranks, board, folder, serve, job)
+        code = of_rank(rank, _take_part)(rank, ranks, folder, serve, job)
     end_at_once(code)
 
 
@@ -159,9 +159,9 @@ def _end(processes: Iterable[int]) -> None:
         os.waitpid(process, 0)
 
 
-def _take_part(rank: int, ranks: int, board: Board, folder: Path, serve: Callable[[RankGroup], None], job: int) -> int:
+def _take_part(rank: int, ranks: int, folder: Path, serve: Callable[[RankGroup], None], job: int) -> int:
     try:
-        serve(RankGroup(rank, ranks, board, folder, job))
+        serve(RankGroup(rank, ranks, folder, job))
         return 0
     except RankFailedError as failed:
         reply = failed.reply

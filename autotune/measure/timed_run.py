@@ -32,8 +32,6 @@ from autotune.measure.window import (
 )
 from autotune.records import Request
 
-Opening = tuple[bool]
-"""The leader's word to the other ranks when a window opens: whether it consists of whole epochs."""
 MIN_STEPS = 5
 """Fewest steps over which a loader is seen to have settled."""
 MIN_WINDOW_SECONDS = 1.0
@@ -133,7 +131,6 @@ class TimedRun:
         """Steps by the end of the window."""
         self.gpu: GpuReading | None = None
         """The state of the GPU there, while steps are still on their way."""
-        group.post(False)
 
     def advance(self, steps: int) -> None:
         """Train on the next ``steps`` batches."""
@@ -149,7 +146,6 @@ class TimedRun:
             log.epochs.append(batches.epochs)
             log.built_apart.append(batches.built_apart)
             log.passed.append(self.device.passed)
-            self._group.made_step()
             self._note_ends(self._ahead)
 
     def settle(self) -> None:
@@ -157,12 +153,16 @@ class TimedRun:
 
         Where batches are to come again, they do so after that.
         """
-        limit = self._clock() + self.request.seconds
-        while self._clock() <= limit or not self.batches.comes_again:
-            self._group.post(self._is_settled())
-            if self._group.all_ready:
+        first, begin, group = len(self.log.marks), self._clock(), self._group
+        while True:
+            seconds = self._clock() - begin
+            is_late = seconds > self.request.seconds and self.batches.comes_again
+            steps = 0 if is_late else group.steps_at_once(len(self.log.marks) - first, seconds)
+            ranks = group.gather((self._is_settled(), steps))
+            steps = ranks[0][1]
+            if not steps or all(is_settled for is_settled, _ in ranks):
                 break
-            self._lead(1)
+            self.advance(steps)
         self._note_ends(0)
 
     def fill(self) -> Window:
@@ -171,20 +171,14 @@ class TimedRun:
         The device is synchronised at both ends of the window and nowhere inside.
         """
         window = self._open(self.request.seconds)
-        while not self._is_over(window):
-            if window.whole_epochs:
-                self._finish_epoch()
-            elif self._is_cut(window):
-                if not self._epoch_lasts(self._most_seconds):
-                    self.settle()
-                window = self._open(self._most_seconds)
-            else:
-                self._lead(1)
+        while (steps := self._group.decide(self._next_steps, window)) is not None:
+            if steps:
+                self.advance(steps)
+                continue
+            if not self._group.decide(self._epoch_lasts, self._most_seconds):
+                self.settle()
+            window = self._open(self._most_seconds)
         self.last = len(self.log.marks)
-        self._meet(self.last)
-        return self._closed(window)
-
-    def _closed(self, window: Window) -> Window:
         self.gpu = self.device.gpu.read() if self.device.gpu else None
         self.device.synchronize()
         self._note_ends(0)
@@ -236,16 +230,18 @@ class TimedRun:
         pauses = [index for index, (before, after) in enumerate(pairwise([0, *built])) if after > before]
         return (built[pauses[-1]] - built[pauses[0]]) / (pauses[-1] - pauses[0]) if len(pauses) > 1 else 0.0
 
-    def _lead(self, steps: int, *, exactly: bool = False) -> None:
-        """Train on the next batches, and let the other ranks do the same."""
-        self._group.allow(steps, exactly=exactly)
-        self.advance(steps)
-
-    def _meet(self, word: Opening | int) -> None:
-        """Make the steps that the other ranks have been allowed, and tell them the next ones."""
-        self.advance(self._group.left)
-        self._group.end()
-        self._group.tell(word)
+    def _next_steps(self, window: Window) -> int | None:
+        """Return the steps until the next look at a window: 0 where an epoch cuts it, ``None`` once it is over."""
+        if self._is_over(window):
+            return None
+        if window.whole_epochs:
+            return self._steps_of_epoch()
+        if self._is_cut(window):
+            return 0
+        made = len(self.log.marks) - window.first
+        steps = self._group.steps_at_once(made, self._clock() - window.clock)
+        steps -= (made + steps) % self._burst(window)
+        return int(max(1, min(steps, self._until_epoch_end(window))))
 
     def _note_ends(self, ahead: int) -> None:
         """Note when steps ended, and wait for those that the host is further than ``ahead`` steps ahead of.
@@ -348,20 +344,16 @@ class TimedRun:
         return self._waited - window.waited > STARVING_SHARE * (self._clock() - window.clock)
 
     def _open(self, longest_epoch: float) -> Window:
-        """Open a window, of whole epochs where one is known to last so long at most."""
-        if whole_epochs := self._epoch_lasts(longest_epoch):
-            self.advance(self._group.left)
+        """Open a window, of whole epochs where they are known to last so long at most.
+
+        Every rank is there, and its device has nothing left to do.
+        """
+        if whole_epochs := self._group.decide(self._epoch_lasts, longest_epoch):
             if self._group.size == 1:
                 self.batches.cut_epoch(self.in_flight)
-            if self.batches.steps_left != 0:
-                self._finish_epoch()
+            self.advance(self._group.decide(lambda: 0 if self.batches.steps_left == 0 else self._steps_of_epoch()))
         self._next_look = self._next_hopeless_look = self._stall = 0.0
         self._extended_until = None
-        self._meet((whole_epochs,))
-        return self._open_here(whole_epochs=whole_epochs)
-
-    def _open_here(self, *, whole_epochs: bool) -> Window:
-        """Open a window once every rank is here and its device has nothing left to do."""
         self.device.synchronize()
         self._group.barrier()
         built_meanwhile = self.batches.ready - self.log.ready[-1]
@@ -385,10 +377,10 @@ class TimedRun:
         """Return whether an epoch is about to end that is measured whole: its last batches were built before."""
         return self._nears_epoch_end(window) and self._epoch_lasts(self._most_seconds)
 
-    def _finish_epoch(self) -> None:
-        """Run to the end of the current epoch, or through the next where one has just ended."""
+    def _steps_of_epoch(self) -> int:
+        """Return the steps to the end of the current epoch, or of the next where that has just ended."""
         left = max(0, self.batches.steps_left or 0)  # an epoch can be longer than the one before
-        self._lead(left or self.batches.epoch_batches or 1, exactly=True)
+        return left or self.batches.epoch_batches or 1
 
     def _is_settled(self) -> bool:
         ready, turnover = self.log.ready, 2 * (self.in_flight + self.config.num_workers)
@@ -406,8 +398,11 @@ class TimedRun:
 
     def _nears_epoch_end(self, window: Window) -> bool:
         """Return whether an epoch ends, or its workers run out of work, which says nothing of their speed."""
+        return self._until_epoch_end(window) <= 0
+
+    def _until_epoch_end(self, window: Window) -> float:
         left = self.batches.steps_left
-        return left is not None and left <= (self.in_flight + self._workers if self._is_starved(window) else 0)
+        return math.inf if left is None else left - (self.in_flight + self._workers if self._is_starved(window) else 0)
 
     @property
     def _ready(self) -> float:
@@ -434,25 +429,3 @@ def steps_ahead(device: Device, seconds: float) -> int:
     if not device.is_asynchronous:
         return 0
     return max(LEAST_AHEAD, math.ceil(AHEAD_SECONDS / max(seconds, AHEAD_SECONDS / MOST_AHEAD)))
-
-
-class FollowingRun(TimedRun):
-    """Makes the leader's steps; its windows open where the leader's do."""
-
-    def settle(self) -> None:
-        """Do nothing: the leader settles, and says when."""
-
-    def fill(self) -> Window:
-        """Go on to the end of the leader's window; the last one that was opened counts."""
-        window: Window | None = None
-        while not isinstance(word := self._follow(), int):
-            window = self._open_here(whole_epochs=word[0])
-        assert window is not None
-        self.last = word
-        return self._closed(window)
-
-    def _follow(self) -> Opening | int:
-        while self._group.may_step():
-            self.advance(1)
-            self._group.post(self._is_settled())
-        return self._group.tell(0)

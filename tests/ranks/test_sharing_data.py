@@ -15,12 +15,12 @@ from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sequenti
 from autotune import Workload
 from autotune.config import Config
 from autotune.measure.loader import CountingCollate, open_loader, open_stream
-from autotune.measure.rank_group import ALONE, Board, RankGroup, share_of
+from autotune.measure.rank_group import ALONE, RankGroup, share_of
 from tests.ranks.workloads import Uneven
 
 
 def group(rank: int, size: int) -> RankGroup:
-    found = RankGroup(rank, 1, Board(size))
+    found = RankGroup(rank, 1)
     found.size = size
     return found
 
