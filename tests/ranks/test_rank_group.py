@@ -22,7 +22,7 @@ def test_one_process_decides_alone() -> None:
 
 
 @given(st.integers(0, 10_000), st.floats(0, 1e4))
-def test_a_leader_decides_for_some_fifty_milliseconds_of_steps_and_never_for_more_than_were_made(
+def test_a_leader_decides_for_some_a_fifth_of_a_second_of_steps_and_never_for_more_than_were_made(
     made: int, seconds: float
 ) -> None:
     group = RankGroup()
