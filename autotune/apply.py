@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from autotune.config import Config, beginning_text, load_config
 from autotune.errors import ConfigFileError
+from autotune.machine.launcher import heed_launches
 from autotune.records import ADDED
 from autotune.report.text import counted
 from autotune.torch_import import at_first_import
@@ -73,17 +76,26 @@ def main(argv: Sequence[str]) -> None:
     missing = {first, *others}
     """Places of DataLoaders that were neither made yet, nor told to be absent."""
 
-    def tell(*_: Any) -> None:
+    def tell(told: str) -> None:
+        if is_strict:
+            raise SystemExit(told)
+        sys.stderr.write(told + "\n")
+
+    def tell_of_missing(*_: Any) -> None:
         if missing:
             lines = ", ".join(sorted(each.partition(" ")[0] for each in missing))
             missing.clear()
-            told = (
+            tell(
                 f"autotune: {path} was not applied: {lines} made no DataLoader like the one that "
                 f"was tuned; tune again with python -m autotune run {script.name}"
             )
-            if is_strict:
-                raise SystemExit(told)
-            sys.stderr.write(told + "\n")
+
+    def tell_of_ranks() -> None:
+        launcher = replace(config, ranks=max(2, config.ranks)).launcher
+        tell(
+            f"autotune: {script.name} starts ranks itself, which train without {path}: start them with {launcher} "
+            f"-m autotune apply {shlex.join([path, *words])}"
+        )
 
     is_cast = (config.made_on or {}).get("autocast") == ADDED
 
@@ -94,14 +106,15 @@ def main(argv: Sequence[str]) -> None:
         from autotune.sites import settle
 
         settle(config, (first, *others), script.folder, missing.discard, is_cast=is_cast)
-        register_optimizer_step_pre_hook(tell)
+        register_optimizer_step_pre_hook(tell_of_missing)
 
+    heed_launches(script.path, script.module, tell_of_ranks)
     at_first_import(settle_all)  # not before: the script may set variables that torch reads at its import
     sys.path[0] = str(script.folder)
     try:
         script.run()
     finally:
-        tell()
+        tell_of_missing()
 
 
 if __name__ == "__main__":

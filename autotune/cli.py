@@ -41,6 +41,7 @@ from autotune.flags import (
     parse_baseline,
 )
 from autotune.limits import parse_duration, require_budget
+from autotune.machine.launcher import Launch
 from autotune.machine.signals import interruptible, shielded
 from autotune.output import BARE_EXPORT, EXPORT, REPORT, STUDY, TRACE, Output
 from autotune.report.text import printable
@@ -59,13 +60,6 @@ if TYPE_CHECKING:
     from autotune.storage.open import StudyStorage
     from autotune.workload import Script
 
-LAUNCHERS = {
-    "WORLD_SIZE": "RANK",  # torchrun, accelerate
-    "SLURM_STEP_TASKS_PER_NODE": "SLURM_PROCID",  # such as 8(x2); a tuner on each node is fine
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "OMPI_COMM_WORLD_RANK",
-    "MPI_LOCALNRANKS": "PMI_RANK",
-}
-"""Environment variables with the number of a launcher's processes, and with the number of this one."""
 CHECK_CODES = {"holds": 0, "broken": 1, "undecided": 11}
 """Exit codes of ``check``."""
 VERDICT_CODES = {Verdict.FASTER: 0, Verdict.NO_GAIN: 10, Verdict.UNDECIDED: 11}
@@ -79,15 +73,23 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the process's exit code; ``argv`` is ``sys.argv[1:]`` by default."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    launch = None if arguments[:1] == ["apply"] else Launch.of_environment()  # which trains in each rank
+    return launch.run(lambda: _main(arguments, launch)) if launch else _main(arguments)
+
+
+def _main(arguments: list[str], launch: Launch | None = None) -> int:
     try:
         with interruptible():
-            arguments = list(sys.argv[1:] if argv is None else argv)
             if not arguments:
                 _say(f"{build_parser().format_usage()}\n{DESCRIPTION}\npython -m autotune --help shows all flags.")
                 return UsageError.exit_code
             name = _command(arguments)
             build, run = COMMANDS[name]
-            return run(build().parse_args(arguments))
+            flags = build().parse_args(arguments)
+            if launch and "ranks" in flags:  # it measures
+                flags.ranks = launch.ranks_for(name, flags.ranks)
+            return run(flags)
     except AutotuneError as error:
         _show_error(error)
         return error.exit_code
@@ -115,27 +117,11 @@ def _command(arguments: list[str]) -> str:
     return first
 
 
-def _require_one_process(command: str) -> None:
-    """Raise ``UsageError`` in the first of several processes that a launcher has started; the others end silently."""
-    for size, rank in LAUNCHERS.items():
-        ranks = os.environ.get(size, "1").partition("(")[0]
-        if ranks != "1":
-            if os.environ.get(rank, "0") != "0":
-                raise SystemExit(UsageError.exit_code)
-            raise UsageError(
-                f"{command}: a launcher started {ranks} processes, and autotune is one: run it without the launcher, "
-                "with RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500 where the code asks for "
-                f"them; --ranks {ranks} trains in as many"
-            )
-
-
 def _run(flags: argparse.Namespace) -> int:
-    _require_one_process("tune")
     return _tune(flags, _tune_arguments(flags))
 
 
 def _run_script(flags: argparse.Namespace) -> int:
-    _require_one_process("run")
     knobs = (flag[2:].replace("-", "_") for flag in KNOB_FLAGS)
     names = ("trials", "headroom", "max_memory", "objective", "ranks", "oversubscribe_ranks", *knobs)
     arguments = {name: getattr(flags, name) for name in names}
@@ -255,22 +241,18 @@ def _say(text: str) -> None:
     print(printable(text), file=sys.stderr)
 
 
+def _place(flags: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(flags, name) for name in ("device", "ranks", "oversubscribe_ranks")}
+
+
 def _check(flags: argparse.Namespace) -> int:
-    _require_one_process("check")
     workload = _workload(flags)
     from autotune.promise import check
     from autotune.report.terminal import check_text
 
     with _progress(flags.quiet) as on_progress:
-        found = check(
-            flags.file,
-            workload,
-            flags.dataset,
-            device=flags.device,
-            budget=parse_duration(flags.budget),
-            oversubscribe_ranks=flags.oversubscribe_ranks,
-            on_progress=on_progress,
-        )
+        place, budget = _place(flags), parse_duration(flags.budget)
+        found = check(flags.file, workload, flags.dataset, **place, budget=budget, on_progress=on_progress)
     print(json.dumps(asdict(found), indent=2) if flags.json else check_text(found, flags.file))
     return CHECK_CODES[found.verdict]
 
@@ -279,7 +261,6 @@ def _diagnose(flags: argparse.Namespace) -> int:
     from autotune.apply import read_answer
     from autotune.config import load_config
 
-    _require_one_process("diagnose")
     workload = _workload(flags)
     config: Any = None if flags.baseline is None else parse_baseline(flags.baseline)
     with _quiet_warnings(flags.quiet):
@@ -293,9 +274,8 @@ def _diagnose(flags: argparse.Namespace) -> int:
     from autotune.report.terminal import diagnosis_report, open_console
 
     with _progress(flags.quiet) as on_progress:
-        found = diagnose(
-            workload, config, flags.dataset, device=flags.device, trace=flags.trace, on_progress=on_progress
-        )
+        place = _place(flags)
+        found = diagnose(workload, config, flags.dataset, **place, trace=flags.trace, on_progress=on_progress)
     if flags.json:
         content = {"bottleneck": found.bottleneck, **asdict(found), "config": found.config.to_document()}
         print(json.dumps(without_nan(content), indent=2, allow_nan=False))

@@ -9,7 +9,6 @@ from typing import Any
 from autotune.config import Config
 from autotune.diagnosis.findings import Diagnosis, Evidence
 from autotune.diagnosis.limits import find
-from autotune.errors import UsageError
 from autotune.knobs import as_baseline, fitted
 from autotune.machine.host import inspect_host
 from autotune.messages import Messages, Progress
@@ -33,14 +32,17 @@ def diagnose(
     dataset: str | None = None,
     *,
     device: str = "auto",
+    ranks: int | None = None,
+    oversubscribe_ranks: bool = False,
     trace: str | Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Diagnosis:
     """Measure one configuration for some seconds, probe its parts, and name its limit and the remedy.
 
-    ``workload``, ``dataset`` and ``device`` are those of ``tune``. ``config`` is the configuration, a ``Config`` or its
-    fields: by default batch size 32, no workers and fp32, or a script's own settings. ``trace`` is a file to which
-    torch's profiler writes a few steps, in Chrome's format, after everything was measured.
+    ``workload``, ``dataset``, ``device``, ``ranks`` and ``oversubscribe_ranks`` are those of ``tune``. ``config`` is
+    the configuration, a ``Config`` or its fields: by default batch size 32, no workers and fp32, or a script's own
+    settings. ``trace`` is a file to which torch's profiler writes a few steps, in Chrome's format, after everything was
+    measured.
 
     Raises ``UsageError``, ``UserCodeError`` and ``NothingFeasibleError`` when the configuration cannot be measured, and
     ``ConfigFileError`` when the trace cannot be written.
@@ -49,16 +51,12 @@ def diagnose(
         Output(flag="--trace", path=Path(trace), kind=TRACE, force=True).require()
     messages = Messages(on_progress=on_progress or (lambda progress: None))
     messages.show(Progress(phase="inspect"))
-    with ProcessRunner(describe(workload, dataset), device, on_wait=messages.say) as runner:
-        given = as_baseline(config)
-        if given.ranks > 1:
-            raise UsageError(
-                f"the configuration is for {given.ranks} ranks, but a diagnosis measures one process: pass a "
-                "configuration without ranks; the result of tuning says what limits several ranks"
-            )
+    source = describe(workload, dataset)
+    with ProcessRunner(source, device, on_wait=messages.say, oversubscribe_ranks=oversubscribe_ranks) as runner:
+        given = as_baseline(config, ranks=ranks)
         facts = runner.inspect(given)
         if runner.script is not None and config is None:
-            given = Config(**runner.script["present"])
+            given = Config(**runner.script["present"], ranks=given.ranks)
         return _examine(runner, fitted(given, facts, None), facts, messages, trace)
 
 
@@ -82,7 +80,7 @@ def _examine(
     evidence = Evidence(
         config=config,
         facts=facts,
-        host=inspect_host(),
+        host=inspect_host().for_rank(config.ranks),
         measurement=measured,
         compute=compute.compute,
         loader=loader.loader,

@@ -88,8 +88,10 @@ def _order(loader: DataLoader[Any]) -> tuple[dict[str, Any], dict[str, Any], dic
     while hasattr(given, "skip_batches"):  # of Accelerate
         given = given.batch_sampler
     batch_size = getattr(given, "batch_size", None)
-    if type(given) is BatchSampler:
-        return {"batch_sampler": partial(_batches, given.sampler, given.drop_last)}, {"batch_size": batch_size}, {}
+    is_shard = type(given).__name__ == "BatchSamplerShard" and not given.split_batches  # of Accelerate, for a rank
+    if type(given.batch_sampler if is_shard else given) is BatchSampler:
+        make = partial(_shard, given) if is_shard else partial(_batches, given.sampler, given.drop_last)
+        return {"batch_sampler": make}, {"batch_size": batch_size}, {}
     order: dict[str, Any] = {"batch_sampler": partial(_as_it_is, given)}
     if not isinstance(batch_size, int):
         return {**order, "own_batches": "sampler"}, {}, {}
@@ -111,6 +113,11 @@ def _options(loader: DataLoader[Any]) -> dict[str, Any]:
 
 def _batches(sampler: Any, drop_last: bool, batch_size: int) -> BatchSampler:
     return BatchSampler(sampler, batch_size, drop_last)
+
+
+def _shard(shard: Any, batch_size: int) -> Any:
+    whole = _batches(shard.batch_sampler.sampler, shard.drop_last, batch_size)
+    return type(shard)(whole, shard.num_processes, shard.process_index, even_batches=shard.even_batches)
 
 
 def _as_it_is(sampler: Sampler[list[int]], batch_size: int) -> Sampler[list[int]]:

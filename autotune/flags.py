@@ -320,7 +320,7 @@ def build_check_parser() -> argparse.ArgumentParser:
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
     _add_workload_flags(parser, is_required=False)
     _add(parser.add_argument_group("the run"), "--device", "--oversubscribe-ranks", "--budget", *ALLOWING)
-    parser.set_defaults(budget="1m")
+    parser.set_defaults(budget="1m", ranks=None)
     _add(parser.add_argument_group("output"), "--json", "--quiet")
     return parser
 
@@ -376,7 +376,7 @@ def build_diagnose_parser() -> argparse.ArgumentParser:
     )
     _add_workload_flags(parser, is_required=False)
     group = parser.add_argument_group("the run")
-    _add(group, "--device", *ALLOWING)
+    _add(group, "--device", "--ranks", "--oversubscribe-ranks", *ALLOWING)
     _add(group.add_mutually_exclusive_group(), "--baseline", "--config")
     output = parser.add_argument_group("output")
     _add(output, "--trace")

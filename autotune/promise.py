@@ -48,13 +48,14 @@ def check(
     *,
     device: str = "auto",
     budget: float | str = "1m",
+    ranks: int | None = None,
     oversubscribe_ranks: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Check:
     """Measure a config file's configuration and baseline side by side again, and compare with the file's promise.
 
     ``workload``, ``dataset``, ``device`` and ``oversubscribe_ranks`` are those of ``tune``; ``budget`` is the wall time
-    for everything.
+    for everything. ``ranks`` are those of the file, where they are given.
 
     Raises ``ConfigFileError`` for a file that cannot be read or promises nothing, ``UsageError``, ``UserCodeError``,
     and ``NothingFeasibleError`` when either configuration cannot be measured.
@@ -63,6 +64,9 @@ def check(
         warnings.simplefilter("always")
         promise = read_promise(Path(path))
     notes = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    if ranks not in (None, promise.config.ranks):
+        own = promise.config
+        raise UsageError(f"{path}: its number of ranks is {own.ranks}, not {ranks}: start it with {own.launcher}")
     is_script = isinstance(workload, Script)
     if is_script != (promise.site is not None):
         made_for, way = ("a function", "--model mymod:build") if is_script else ("a script", "train.py")

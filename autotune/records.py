@@ -159,6 +159,8 @@ class RankShare:
     """The part of ``own_seconds`` in which it waited for its batch."""
     peak_memory_bytes: int
     """Its own peak in bytes, of the memory that limits the run."""
+    memory_limit_bytes: int = 0
+    """What it may have of that memory, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

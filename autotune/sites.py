@@ -88,6 +88,7 @@ def stand_in_for_loaders(folder: Path, made: Callable[[Maker, Site, DataLoader[A
         site = site_of(dataset := arguments["dataset"], _caller(loader), folder)
         made(make, replace(site, ordinal=order.of(site, dataset)), loader, arguments)
 
+    init.__wrapped__ = make  # type: ignore[attr-defined]  # trainers ask for its signature
     DataLoader.__init__ = init  # type: ignore[method-assign, assignment]
 
 

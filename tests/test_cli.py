@@ -226,25 +226,45 @@ def test_check_and_diagnose_take_a_script_with_its_arguments(folder: Path, run: 
 
 @pytest.mark.parametrize("command", ["--model m:f", "run train.py", "check a.yaml train.py", "diagnose train.py"])
 @pytest.mark.parametrize(
-    ("size", "rank"), [("WORLD_SIZE", "RANK"), ("SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID")], ids=["torchrun", "srun"]
+    ("size", "rank", "said"),
+    [
+        ("WORLD_SIZE", "RANK", "a launcher started 8 processes, an unknown number of them on this host"),
+        ("SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID", "srun started 8 processes, each with its own share"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun started 8 processes, each with its own share"),
+    ],
+    ids=["several hosts", "srun", "mpirun"],
 )
-def test_under_a_launcher_the_first_process_says_how_to_start_one_and_the_others_nothing(
-    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: str, size: str, rank: str
+def test_a_launcher_whose_ranks_cannot_be_measured_is_refused_once(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: str, size: str, rank: str, said: str
 ) -> None:
     (folder / "train.py").write_text("")
     monkeypatch.setenv(size, "8(x2)" if size.startswith("SLURM") else "8")
     monkeypatch.setenv(rank, "0")
-    code, _, said = run(command)
-    assert code == 2
-    assert "a launcher started 8 processes" in said
-    assert "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1" in said
+    code, _, errors = run(command)
+    assert (code, said in errors, "with --ranks" in errors) == (2, True, True), errors
     monkeypatch.setenv(rank, "3")
-    with pytest.raises(SystemExit) as ended:
-        run(command)
-    assert ended.value.code == 2
+    assert run(command) == (2, "", "")
     monkeypatch.setenv(size, "1(x2)" if size.startswith("SLURM") else "1")
     if command.split()[0] not in ("check", "diagnose"):
         assert run(command, FASTER)[0] == 0
+
+
+def test_the_first_rank_of_a_launcher_measures_as_many_and_refuses_another_number(
+    folder: Path, run: Run, received: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text("")
+
+    def launched(line: str) -> tuple[int, str, str]:
+        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+            monkeypatch.setenv(name, "2")
+        monkeypatch.setattr("autotune.machine.launcher.START_SECONDS", 0.01)  # there is no second one
+        return run(line, FASTER)
+
+    assert launched("run train.py")[0] == 0
+    assert received["ranks"] == 2
+    assert "WORLD_SIZE" not in os.environ
+    code, _, said = launched("run --ranks 3 train.py")
+    assert (code, "the launcher started 2 ranks, not 3: leave out --ranks" in said) == (2, True), said
 
 
 def test_the_run_gets_what_the_flags_say(run: Run, received: dict[str, Any]) -> None:
@@ -317,7 +337,7 @@ def test_check_passes_its_flags_on_and_its_exit_code_is_the_verdict(run: Run, ca
         assert out.startswith("a.yaml promises 2.00 times the baseline")
     called.all[0].pop("on_progress")
     given = {"path": "a.yaml", "workload": "m:f", "dataset": "m:d", "device": "cpu", "budget": 30.0}
-    assert called.all[0] == given | {"oversubscribe_ranks": False}
+    assert called.all[0] == given | {"ranks": None, "oversubscribe_ranks": False}
     code, out, err = run("check a.yaml --model m:f --json --quiet")
     assert (code, json.loads(out)["verdict"], err) == (1, "broken", "")
 
@@ -333,9 +353,10 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
     assert content["bottleneck"] == "decoding"
     assert [finding["cause"] for finding in content["findings"]] == ["decoding", "dataset_copies"]
     assert content["config"]["dataloader"]["batch_size"] == 32
+    ranks = {"ranks": None, "oversubscribe_ranks": False}
     assert [{name: value for name, value in each.items() if name != "on_progress"} for each in called.all] == [
-        {"workload": "m:f", "config": {"batch_size": 8}, "dataset": None, "device": "auto", "trace": "t.json"},
-        {"workload": "m:f", "config": examples.ANSWER, "dataset": "m:d", "device": "cpu", "trace": None},
+        {"workload": "m:f", "config": {"batch_size": 8}, "dataset": None, "device": "auto", "trace": "t.json"} | ranks,
+        {"workload": "m:f", "config": examples.ANSWER, "dataset": "m:d", "device": "cpu", "trace": None} | ranks,
     ]
 
 

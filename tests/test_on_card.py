@@ -14,6 +14,8 @@ from autotune import diagnostics as diagnosis
 from autotune.config import Config
 from autotune.diagnosis.findings import Cause
 from autotune.limits import Budget
+from autotune.measure.rank_group import RankGroup
+from autotune.measure.session import Session
 from autotune.messages import Messages
 from autotune.outcome import Outcome
 from autotune.promise import compare, read_promise
@@ -24,7 +26,7 @@ from autotune.runner.process import ProcessLostError
 from autotune.search import agenda
 from autotune.search.read import read_study
 from studies.openings.run import on_accelerator
-from tests.accelerator import GIB, Card, Job
+from tests.accelerator import GIB, Card, FakeAccelerator, Job, on_card, workload_of
 from tests.on_card import CardRunner, runner_on, tuned
 
 pytestmark = pytest.mark.machine
@@ -92,6 +94,19 @@ def test_want_of_memory_while_loading_is_not_the_batch_s_fault_where_there_was_r
         with patch.object(runner.process, "open", side_effect=full):
             attempt = runner.measure(FED, Request(seconds=1.0, fresh=True))
     assert (attempt.outcome, attempt.message) == (Outcome.SUSPECT, "no room for a context")
+
+
+@pytest.mark.parametrize(("room", "outcome"), [((0, 80), Outcome.SUSPECT), ((80, 0), Outcome.DEVICE_OOM)])
+def test_a_rank_whose_own_card_others_have_filled_wants_no_smaller_batch(
+    room: tuple[int, int], outcome: Outcome
+) -> None:
+    card = Card(neighbour=lambda seconds: round(0.93 * 80 * GIB))
+    with on_card(card, QUICK):
+        session = Session(workload_of(card, QUICK), FakeAccelerator(card), group=RankGroup(rank=1))
+        config = Config(batch_size=4096)
+        attempt = session.measure(config, Request(seconds=1.0), [each * GIB for each in room])
+    assert attempt.outcome is outcome, attempt
+    assert ("others have taken" in attempt.message) == (outcome is Outcome.SUSPECT)
 
 
 LIMITS: dict[str, tuple[Cause, Job, dict[str, Any], Card]] = {

@@ -16,6 +16,7 @@ from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.existing_loader import ExistingLoader, read_loader
 from autotune.knobs import require_free
+from autotune.machine.launcher import Launch
 from autotune.report.result import Result
 from autotune.workload import Workload
 
@@ -39,11 +40,6 @@ def tune_existing(
     ``settings`` are arguments of ``Config``, ``options`` those of ``autotune.tune``, and win. Raises as
     ``tune``, and ``UsageError`` for a knob fixed by the loader at another value.
     """
-    if options.get("ranks", 1) != 1:
-        raise UsageError(
-            f"ranks={options['ranks']}: from a trainer one process is measured; for several pass a Workload, or "
-            "--model on the command line, with --ranks"
-        )
     require_free(options, loader.fixed)
     present = {"batch_size": 1, **loader.present}  # where the loader has no size, that of its batches takes its place
     if device.type == "cpu":
@@ -56,15 +52,21 @@ def tune_existing(
         max_grad_norm=max_grad_norm,
         epoch_batches=epoch_batches,
     )
-    baseline = Config(**present, intra_op_threads=torch.get_num_threads(), **settings)
-    defaults: dict[str, Any] = {"device": str(device), "baseline": baseline}
+    is_alone = options.get("ranks") in (None, 1)
+    baseline = Config(**present, intra_op_threads=torch.get_num_threads() if is_alone else None, **settings)
+    defaults: dict[str, Any] = {"device": str(device) if is_alone else device.type, "baseline": baseline}
     if not {"batch_size", "global_batch_size"} & options.keys():
         defaults["objective"] = "same-batch"
     return tune(workload, **(defaults | dict(options) | dict(loader.fixed)))
 
 
 def require(*packages: str) -> None:
-    """Raise ``UsageError`` with the line that installs the packages where one is missing."""
+    """Raise ``UsageError`` where a package is missing, and in a rank of a launcher, with the line to use."""
+    if launch := Launch.of_environment():
+        raise UsageError(
+            f"a launcher has started {launch.ranks} of these: start one, with tune(..., ranks={launch.ranks}), or "
+            f"measure a script that trains: python -m autotune run --ranks {launch.ranks} train.py"
+        )
     for package in packages:
         if find_spec(package) is None:
             raise UsageError(f"{package} is not installed: pip install {' '.join(packages)}")

@@ -62,13 +62,13 @@ PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 def tune(trainer: Any, module: Any, datamodule_or_loader: Any = None, **options: Any) -> Result:
     """Search for the fastest configuration of ``trainer.fit(module, datamodule_or_loader)``.
 
-    The baseline is the present batch size, workers, precision and accumulation of trainer and loader. Device and
-    gradient clipping are the trainer's. Without a data module or a loader, the module's ``train_dataloader`` gives the
-    loader. ``options`` are those of ``autotune.tune``. The arguments for a new trainer and a new loader are in
+    The baseline is the present batch size, workers, precision and accumulation of trainer and loader. Device, ranks
+    and gradient clipping are the trainer's. Without a data module or a loader, the module's ``train_dataloader`` gives
+    the loader. ``options`` are those of ``autotune.tune``. The arguments for a new trainer and a new loader are in
     ``autotune.export(result.config, "lightning").values``.
 
     Warns (``UserWarning``) of hooks that run in every step and are not measured. Raises ``UsageError`` for several
-    devices or loaders, another strategy, another kind of precision and manual optimization, and the errors of
+    hosts or loaders, another strategy than ddp, another kind of precision and manual optimization, and the errors of
     ``autotune.tune``.
     """
     base = _module_class(module)
@@ -90,7 +90,7 @@ def tune(trainer: Any, module: Any, datamodule_or_loader: Any = None, **options:
         read_loader(loader, "the training loader"),
         device=trainer.strategy.root_device,
         settings={"amp": PRECISION[trainer.precision], "accumulation_steps": trainer.accumulate_grad_batches},
-        options=options,
+        options={"ranks": trainer.num_devices} | options,
         optimizer=steps.optimizer,
         training_step=steps.training_step,
         max_grad_norm=trainer.gradient_clip_val if is_norm else None,
@@ -107,13 +107,14 @@ def _module_class(module: Any) -> type:
 
 
 def _refuse_what_cannot_be_tuned(trainer: Any, module: Any, base: type) -> None:
+    require(_package(base))
     strategies = [parent.__name__ for parent in type(getattr(trainer, "strategy", None)).__mro__]
     if not any(p.__name__ == "Trainer" and _package(p) == _package(base) for p in type(trainer).__mro__):
         raise UsageError(f"trainer is {type(trainer).__name__}; allowed: a {_package(base)} Trainer, as the module's")
-    if "SingleDeviceStrategy" not in strategies or trainer.num_devices * trainer.num_nodes != 1:
+    if {"SingleDeviceStrategy", "DDPStrategy"}.isdisjoint(strategies) or trainer.num_nodes != 1:
         raise UsageError(
             f"the trainer uses {type(trainer.strategy).__name__} on {trainer.num_devices} x {trainer.num_nodes} "
-            "devices; allowed: one device. Tune with Trainer(devices=1) and a batch for one of them"
+            "devices; allowed: one device, or ddp on one host. Or measure the script: python -m autotune run"
         )
     if trainer.precision not in PRECISION:
         raise UsageError(f"the trainer's precision is {trainer.precision}; allowed: {', '.join(PRECISION)}")

@@ -146,10 +146,10 @@ def _refuse_what_cannot_be_tuned(trainer: Any) -> None:
     if not isinstance(trainer, Trainer):
         raise UsageError(f"trainer is {type(trainer).__name__}; allowed: a transformers.Trainer")
     arguments = trainer.args
-    if arguments.world_size > 1 or arguments.n_gpu > 1:
+    if arguments.n_gpu > 1:
         raise UsageError(
-            f"the Trainer uses {max(arguments.world_size, arguments.n_gpu)} devices; allowed: one. Set "
-            "CUDA_VISIBLE_DEVICES to one of them, and tune a batch for it"
+            f"the Trainer trains on {arguments.n_gpu} devices by DataParallel, slower than ranks: measure it with "
+            f"python -m autotune run --ranks {arguments.n_gpu} train.py, or set CUDA_VISIBLE_DEVICES to one"
         )
     if trainer.is_model_parallel:
         raise UsageError("the Trainer's model is spread over several devices; allowed: one")

@@ -24,6 +24,7 @@ from autotune.config import Config
 from autotune.measure.batch import leaves_in, move, tensors_in
 from autotune.measure.device import Device
 from autotune.measure.loader import collate_of, open_stream
+from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step import Step, TrainingStep
 from autotune.measure.sync_points import TORCH, is_ours, place, watch_synchronisations
 from autotune.probes import Anatomy, CodeShare, Synchronisation
@@ -49,13 +50,18 @@ SHARED = (type, ModuleType, FunctionType, CodeType)
 
 
 def look_inside(
-    workload: Workload, config: Config, device: Device, seconds: float, step: Step | None = None
+    workload: Workload,
+    config: Config,
+    device: Device,
+    seconds: float,
+    step: Step | None = None,
+    group: RankGroup = ALONE,
 ) -> Anatomy:
     """Build batches and train for about so many seconds, with profilers on that are off again at the end.
 
     At least two batches are built and three steps made, however long they take. The model trains; each batch is a
-    step of the optimizer. Another ``step``, that of a script, moves its batches itself. Exceptions of the user's code
-    pass through.
+    step of the optimizer. Another ``step``, that of a script, moves its batches itself, and all ranks make as many.
+    Exceptions of the user's code pass through.
     """
     begin = device.clock()
     building = Building(workload, config.batch_size, device.clock)
@@ -67,6 +73,7 @@ def look_inside(
         device,
         torch.device("cpu") if step else device.torch_device,
         STEP_SHARE * seconds,
+        group,
     )
     start_method = multiprocessing.get_start_method(allow_none=True)  # without it the question would fix the answer
     return Anatomy(
@@ -88,22 +95,21 @@ def look_inside(
 
 
 def _watch_steps(
-    step: Step, building: Building, device: Device, place: torch.device, seconds: float
+    step: Step, building: Building, device: Device, place: torch.device, seconds: float, group: RankGroup
 ) -> tuple[int, tuple[Synchronisation, ...]]:
     """Train on the last batch, put in its place: once to warm up, once to count operators, then to watch for waits.
 
     Returns how many ATen operators the host called in a step, and where it waited for the device.
     """
     batch, samples = move(building.batch, place, non_blocking=False), building.samples
-    limit, steps = device.clock() + seconds, 0
+    limit = device.clock() + seconds
     step(batch, samples)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:  # compiled regions are no operators of ATen
         step(batch, samples)
     operators = sum(_is_outermost(event) for event in profiler.events() or ())
     with watch_synchronisations(device.torch_device) as waits:
-        while steps == 0 or (steps < MOST_STEPS and device.clock() < limit):
+        for steps in group.together(lambda made: made > 0 and device.clock() >= limit, MOST_STEPS):  # noqa: B007
             step(batch, samples)
-            steps += 1
     device.synchronize()
     return operators, tuple(
         Synchronisation(operator=operator, where=where, per_step=count / steps)

@@ -15,6 +15,7 @@ from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.measure.device import Device
 from autotune.measure.loader import BatchStream, open_stream
+from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step_probe import WarmStep
 from autotune.output import TRACED, regular_file
 from autotune.probes import Trace, TracedOperation
@@ -29,11 +30,14 @@ STEP_NAME = "training step"
 """How a step is marked in the trace."""
 
 
-def trace_steps(workload: Workload, config: Config, warm: WarmStep, device: Device, request: Request) -> Trace:
+def trace_steps(
+    workload: Workload, config: Config, warm: WarmStep, device: Device, request: Request, group: RankGroup = ALONE
+) -> Trace:
     """Train with the real loader: first until its queue was used once, then a few steps with torch's profiler on.
 
     Writes the trace to ``request.trace_path``, compressed where that ends in ``.gz``, whole or not at all; about half
-    of ``request.seconds`` goes to either part. Raises ``UsageError`` when the file cannot be written.
+    of ``request.seconds`` goes to either part. Of several ranks it is the first one's. Raises ``UsageError`` when the
+    file cannot be written.
     """
     if request.trace_path is None:
         raise UsageError("a trace needs a file to be written to: pass trace_path")
@@ -45,8 +49,8 @@ def trace_steps(workload: Workload, config: Config, warm: WarmStep, device: Devi
         stream = open_stream(workload, config)
         warm.step.non_blocking = config.pin_memory  # the step may have been opened for another loader
         try:
-            _warm_up(stream, warm, config, request.seconds / 2)
-            profiler, steps = _profile(stream, warm, device, request.seconds / 2)
+            _warm_up(stream, warm, config, request.seconds / 2, group)
+            profiler, steps = _profile(stream, warm, device, request.seconds / 2, group)
         finally:
             stream.close()
         with _explained(path):
@@ -54,28 +58,28 @@ def trace_steps(workload: Workload, config: Config, warm: WarmStep, device: Devi
             profiler.export_chrome_trace(str(file))
             if not file.stat().st_size:  # it only logs its errors
                 raise OSError(errno.EIO, "the profiler wrote nothing")
-            file.replace(path)
+            if group.leads:
+                file.replace(path)
     return Trace(path=request.trace_path, operations=_longest_operations(profiler, device, steps), steps=steps)
 
 
-def _warm_up(stream: BatchStream, warm: WarmStep, config: Config, seconds: float) -> None:
-    limit = time.perf_counter() + seconds
-    for done in range(WARM_STEPS + config.num_workers * (config.prefetch_factor or 0)):
-        if done and time.perf_counter() > limit:
-            return
+def _warm_up(stream: BatchStream, warm: WarmStep, config: Config, seconds: float, group: RankGroup) -> None:
+    limit, most = time.perf_counter() + seconds, WARM_STEPS + config.num_workers * (config.prefetch_factor or 0)
+    for _ in group.together(lambda made: made > 0 and time.perf_counter() > limit, most):
         warm.step(next(stream), stream.samples)
 
 
-def _profile(stream: BatchStream, warm: WarmStep, device: Device, seconds: float) -> tuple[profile, int]:
+def _profile(stream: BatchStream, warm: WarmStep, device: Device, most: float, group: RankGroup) -> tuple[profile, int]:
     device.synchronize()
     # the accelerator's own records only where it trains
     activities = supported_activities() if device.is_asynchronous else {ProfilerActivity.CPU}
-    limit, steps = time.perf_counter() + seconds, 0
+    limit, steps = time.perf_counter() + most, 0
     with profile(activities=activities) as profiler:
-        while steps < LEAST_STEPS or (steps < MOST_STEPS and time.perf_counter() < limit):
+        for steps in group.together(  # noqa: B007
+            lambda made: made >= LEAST_STEPS and time.perf_counter() >= limit, MOST_STEPS
+        ):
             with record_function(STEP_NAME):
                 warm.step(next(stream), stream.samples)
-            steps += 1
         device.synchronize()
         profiler.add_metadata(*TRACED)
     return profiler, steps

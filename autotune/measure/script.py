@@ -11,7 +11,7 @@ import gc
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -22,12 +22,10 @@ from autotune.errors import ScriptEndsError
 from autotune.measure.batch import shallow, versions
 from autotune.measure.device import Mark
 from autotune.measure.failures import is_known
-from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import meet_in_files
 from autotune.measure.script_loaders import IRREGULAR, ScriptLoaders
 from autotune.measure.script_optimizers import ScriptOptimizers
 from autotune.measure.script_run import LEAST_STEPS, ScriptRun
-from autotune.measure.writes import Hold
 
 if TYPE_CHECKING:
     from autotune.measure.loader import BatchStream, SeveralStreams
@@ -39,22 +37,10 @@ AGAIN = 2
 class ScriptLoop:
     """The training loop of a script, which gets its batches here."""
 
-    def __init__(
-        self,
-        path: str,
-        arguments: Sequence[str],
-        site: str | None = None,
-        hold: Hold | None = None,
-        *,
-        module: str | None = None,
-        group: RankGroup = ALONE,
-        **known: Any,
-    ) -> None:
-        """Take what ``ScriptRun`` and ``ScriptLoaders`` take of a script, and the ranks that train together."""
-        self._group = group
-        self.run = ScriptRun(path, arguments, hold, module=module, group=group)
-        self.optimizers = ScriptOptimizers()
-        self.loaders = ScriptLoaders(self.run, self.optimizers, site, is_alone=group.size == 1, **known)
+    def __init__(self, run: ScriptRun, site: str | None = None, **known: Any) -> None:
+        """Take a script, and what ``ScriptLoaders`` knows of it."""
+        self.run, self._group, self.optimizers = run, run.group, ScriptOptimizers()
+        self.loaders = ScriptLoaders(run, self.optimizers, site, **known)
         self.pass_over: Callable[[Mark], None] = lambda begin: None
         """Leaves the time since a mark out of the measurement."""
         self.stream: BatchStream | None = None

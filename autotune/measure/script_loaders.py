@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,7 +50,6 @@ class ScriptLoaders:
         optimizers: ScriptOptimizers,
         site: str | None = None,
         *,
-        is_alone: bool = True,
         batches: int = ENDLESS[0],
         missing: float = 0.0,
         earlier: int = 0,
@@ -58,13 +58,13 @@ class ScriptLoaders:
     ) -> None:
         """Take the script, its optimizers, and the place of its training loader where that is known.
 
-        Of several ranks (not ``is_alone``) each sees as many batches of its own before it is stopped. ``batches`` is
+        Of several ranks each sees as many batches of its own before it is stopped. ``batches`` is
         the length of the training loader that the script is told, ``missing`` the usual share of batches without a step
         of an optimizer, ``earlier`` its iterators before the first one that trains, ``beside`` the other loaders that
         feed the steps, with their batches in a round. A script that trains on other batches than a DataLoader's is
         waited for, ``patience`` seconds at most.
         """
-        self._run, self._optimizers, self._is_alone = run, optimizers, is_alone
+        self._run, self._optimizers, self._is_alone = run, optimizers, run.group.size == 1
         self.site, self.batches, self.missing, self.earlier = site, batches, missing, earlier
         self.beside = dict(beside or {})
         """The places of further loaders that feed the steps, and the batches of each for one of the first."""
@@ -96,6 +96,11 @@ class ScriptLoaders:
 
         def made(make: Maker, site: Site, loader: DataLoader[Any], arguments: dict[str, Any]) -> None:
             make(loader, **arguments)
+            callers = (frame.f_code.co_qualname for frame, _ in walk_stack(None))
+            if not self._is_alone and "DataLoaderDispatcher.__init__" in callers:
+                way = "DataLoaderConfiguration of the Accelerator, or in accelerator_config of TrainingArguments"
+                told = f"has rank 0 read for all ranks, by the DataLoader of {site.text}"
+                self._run.stop(f"{told}: pass dispatch_batches=False, in {way}")
             self._sites[loader] = site
             self._made.append((id(loader.dataset), site))
 

@@ -50,7 +50,8 @@ class ScriptRun:
         group: RankGroup = ALONE,
     ) -> None:
         """Take the script, its arguments and its held writes; a ``module`` is run as ``python -m`` does, in ranks."""
-        self._group = group
+        self.group = group
+        """The ranks that run it."""
         self._file, self._source = Path(path).resolve(), Script(path=path, arguments=tuple(arguments), module=module)
         self._working_folder, self.folder = Path.cwd(), self._source.folder
         """The script's folder; of a module the working folder, as it is now."""
@@ -91,7 +92,7 @@ class ScriptRun:
     def launch(self) -> None:
         """Run the script until it asks for a batch, or ends."""
         self._modes = self._first_modes
-        run = ScriptRun._run if self._group.size == 1 else of_rank(self._group.rank, ScriptRun._run)
+        run = ScriptRun._run if self.group.size == 1 else of_rank(self.group.rank, ScriptRun._run)
         self._script = greenlet(functools.partial(run, self))
         self.resume(None)
 
@@ -100,10 +101,10 @@ class ScriptRun:
         self._end = None
         gc.collect()  # its model, before there is another
         allow_settings_again()
-        self._group.barrier()
-        if self.hold is not None and self._group.leads:
+        self.group.barrier()
+        if self.hold is not None and self.group.leads:
             self.hold.begin_anew()
-        self._group.barrier()
+        self.group.barrier()
         os.chdir(self._working_folder)
         self.launch()
 
@@ -153,7 +154,7 @@ class ScriptRun:
         if end is None or (isinstance(end, SystemExit) and end.code in (None, 0)):
             return True
         is_of_users = isinstance(end, (Exception, SystemExit)) and not isinstance(end, UserCodeError)
-        if not is_of_users or is_known(end) or lived < LEAST_STEPS or self._group.size > 1:
+        if not is_of_users or is_known(end) or lived < LEAST_STEPS or self.group.size > 1:
             return False
         is_first, self._error_at = self._error_at in (None, lived), lived
         return is_first

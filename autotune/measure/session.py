@@ -72,7 +72,9 @@ class Session:
         if self._script is not None:
             run, loaders, optimizers = self._script.run, self._script.loaders, self._script.optimizers
             origin, beside = loaders.origin, loaders.origins_beside
-            samples, sites = self._group.gather(facts.epoch_samples), self._group.gather(origin.key)
+            own: Any = self._whole.batch_sampler(1) if self._group.size > 1 and self._whole.batch_sampler else None
+            samples = self._group.gather(facts.epoch_samples if own is None else len(own) * own.batch_size)
+            sites = self._group.gather(origin.key)
             facts = replace(
                 facts,
                 fingerprint=run.fingerprint(facts.fingerprint),
@@ -119,10 +121,10 @@ class Session:
             "earlier": loaders.earlier,
         }
 
-    def measure(self, config: Config, request: Request, room: int = 0) -> Attempt:
+    def measure(self, config: Config, request: Request, room: Sequence[int] = ()) -> Attempt:
         """Measure one configuration, or one part of it; a failure becomes an outcome.
 
-        ``room`` is the most device memory that a session could have so far, in bytes: where there is much less now, the
+        ``room`` is the most device memory that each rank could have so far, in bytes: where there is much less now, the
         want of it is others' doing.
 
         Raises ``ScriptEndsError``. Every rank returns the result of all. A rank that fails ends its part there and then
@@ -149,10 +151,10 @@ class Session:
             self._key = None  # the next one warms up again, in every rank, for a ceiling to be trusted
         return as_one(found) if len(found) > 1 else found[0]
 
-    def _taken_of(self, room: int) -> int:
-        """Return the bytes of ``room`` that cannot be had any more; 0 in ranks, whose cards may differ."""
+    def _taken_of(self, room: Sequence[int]) -> int:
+        """Return the bytes of this rank's ``room`` that cannot be had any more."""
         with suppress(RuntimeError):  # a device in a bad state answers every question with an error
-            return room - self._device.memory_limit if self._group.size == 1 else 0
+            return sum(room[self._group.rank :][:1]) - self._device.memory_limit
         return 0
 
     def _measure(self, config: Config, request: Request) -> Attempt:
@@ -203,13 +205,15 @@ class Session:
 
         self._take_options(config)
         self._drop_step()  # for its memory, and because the look trains with another optimizer
-        anatomy = look_inside(self._workload, config, self._device, request.seconds, self._script_step(config))
+        anatomy = look_inside(
+            self._workload, config, self._device, request.seconds, self._script_step(config), self._group
+        )
         return Attempt(outcome=Outcome.OK, payload=anatomy)
 
     def _trace(self, config: Config, request: Request) -> Attempt:
         from autotune.measure.profiler_trace import trace_steps
 
-        trace = trace_steps(self._workload, config, self._open_step(config), self._device, request)
+        trace = trace_steps(self._workload, config, self._open_step(config), self._device, request, self._group)
         self._drop_step()  # the memory that the profiler took would count as that of the next configuration
         return Attempt(outcome=Outcome.OK, payload=trace)
 

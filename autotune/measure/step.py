@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.errors import UserCodeError
 from autotune.measure.batch import move
 from autotune.measure.device import Device, Mark
-from autotune.measure.rank_group import ALONE, RankGroup, in_parallel, require_own, watch_of
+from autotune.measure.rank_group import ALONE, GradientWatch, RankGroup, in_parallel, require_own
 from autotune.workload import Workload
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class TrainingStep:
         optimizer = make_optimizer(workload, model)
         config.apply_options(model, optimizer)
         self._model, self._forward = in_parallel(workload, model, forward, group)
-        self._watch = watch_of(self._model, device.mark)
+        is_watched = isinstance(self._model, DistributedDataParallel)  # of others the waiting does not show
+        self._watch = GradientWatch(self._model, device.mark) if is_watched else None
         self.accumulator = config.accumulator(optimizer, device.torch_device, reduction=loss_reduction(workload))
         """Turns losses into steps of the optimizer."""
         self.max_grad_norm = workload.max_grad_norm

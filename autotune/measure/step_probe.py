@@ -90,7 +90,7 @@ def open_step(
 
     count, clock, begin = min(group.gather(len(found))), device.clock, now()
     launches, steps, least = list[float](), list[float](), 2 if device.is_asynchronous else 0
-    for _ in group.together(lambda: len(steps) >= max(least, count - 1) or now() - begin > ROUND_SECONDS):
+    for _ in group.together(lambda made: made >= max(least, count - 1) or now() - begin > ROUND_SECONDS):
         called = clock()
         end = step(*found[(len(steps) + 1) % count])[-1]
         # no step is on its way, for which the host would wait; the first takes memory anew
@@ -100,7 +100,7 @@ def open_step(
     found, ends = found[: min(count, len(steps) + 1)], [end]
     ahead = steps_ahead(device, min(steps, default=0.0))
     before, begin = snapshot(job=group.job, gpu=device.gpu), now()
-    for _ in group.together(lambda: _is_warm(len(ends), now() - begin, device)):
+    for _ in group.together(lambda made: _is_warm(1 + made, now() - begin, device)):
         ends.append(step(*found[(len(ends) - 1) % len(found)])[-1])
         device.wait(ends[-1 - min(ahead, len(ends) - 1)])
     gpu = device.gpu.read() if device.gpu else None  # while it works

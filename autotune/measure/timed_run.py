@@ -172,12 +172,11 @@ class TimedRun:
         """
         window = self._open(self.request.seconds)
         while (steps := self._group.decide(self._next_steps, window)) is not None:
-            if steps:
-                self.advance(steps)
-                continue
-            if not self._group.decide(self._epoch_lasts, self._most_seconds):
-                self.settle()
-            window = self._open(self._most_seconds)
+            self.advance(steps)
+            if not steps:
+                if not self._group.decide(self._epoch_lasts, self._most_seconds):
+                    self.settle()
+                window = self._open(self._most_seconds)
         self.last = len(self.log.marks)
         self.gpu = self.device.gpu.read() if self.device.gpu else None
         self.device.synchronize()
@@ -272,7 +271,7 @@ class TimedRun:
                 return True
             now = self._clock()
             self._extended_until = now + (EXTENSION - 1) * (now - window.clock)
-        is_late = self._clock() > self._extended_until or self._nears_epoch_end(window)
+        is_late = self._clock() > self._extended_until or self._until_epoch_end(window) <= 0
         return is_late or is_balanced(window.ready, self._ready, steps)
 
     def _is_hopeless(self, window: Window) -> bool:
@@ -301,7 +300,7 @@ class TimedRun:
         if (
             elapsed >= self.request.seconds
             or is_nearly_over
-            or (not window.whole_epochs and self._nears_epoch_end(window))
+            or (not window.whole_epochs and self._until_epoch_end(window) <= 0)
         ):
             return window.whole_epochs or self._has_whole_cycles(window, elapsed)
         if elapsed < MIN_WINDOW_SECONDS or steps < self._next_look:
@@ -321,7 +320,7 @@ class TimedRun:
         least = LEAST_BURSTS if self._is_starved(window) else LEAST_PARTS
         if elapsed >= LONGEST * self.request.seconds:
             return bursts >= LEAST_PARTS
-        if bursts < least or self._nears_epoch_end(window):
+        if bursts < least or self._until_epoch_end(window) <= 0:
             return bursts >= least
         is_stall = all_ends[-1] - all_ends[-1 - burst] > self._stall
         if not is_stall and burst * bursts < self._next_look:
@@ -369,13 +368,12 @@ class TimedRun:
 
     def _is_cut(self, window: Window) -> bool:
         """Return whether the epoch has ended in a window, or is about to end and is short."""
-        if self.batches.epochs > window.epochs or self.batches.steps_left == 0:
-            return True
-        return self._ends_short_epoch(window)
+        has_ended = self.batches.epochs > window.epochs or self.batches.steps_left == 0
+        return has_ended or self._ends_short_epoch(window)
 
     def _ends_short_epoch(self, window: Window) -> bool:
         """Return whether an epoch is about to end that is measured whole: its last batches were built before."""
-        return self._nears_epoch_end(window) and self._epoch_lasts(self._most_seconds)
+        return self._until_epoch_end(window) <= 0 and self._epoch_lasts(self._most_seconds)
 
     def _steps_of_epoch(self) -> int:
         """Return the steps to the end of the current epoch, or of the next where that has just ended."""
@@ -396,11 +394,8 @@ class TimedRun:
             return False
         return batches * (ends[-1] - ends[0]) / (len(ends) - 1) <= seconds
 
-    def _nears_epoch_end(self, window: Window) -> bool:
-        """Return whether an epoch ends, or its workers run out of work, which says nothing of their speed."""
-        return self._until_epoch_end(window) <= 0
-
     def _until_epoch_end(self, window: Window) -> float:
+        """Return the steps until an epoch ends, or its workers run out of work, which says nothing of their speed."""
         left = self.batches.steps_left
         return math.inf if left is None else left - (self.in_flight + self._workers if self._is_starved(window) else 0)
 

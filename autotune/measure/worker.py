@@ -204,12 +204,14 @@ def _load_function(message: dict[str, Any], group: RankGroup, pickled: list[int]
 def _load_script(message: dict[str, Any], group: RankGroup, hold: Hold | None) -> Session:
     """Run a script up to its training loop, and take its own loader's data as the workload's."""
     from autotune.measure.script import ScriptLoop
+    from autotune.measure.script_run import ScriptRun
     from autotune.sites import keep_threads
 
     given = message["script"]
     seen = {name: given[name] for name in (*OF_LOOP, "patience") if given[name] is not None}
     site = given["sites_of_ranks"][group.rank] if given["sites_of_ranks"] else given["site"]
-    loop = ScriptLoop(given["path"], given["arguments"], site, hold, module=given["module"], group=group, **seen)
+    run = ScriptRun(given["path"], given["arguments"], hold, module=given["module"], group=group)
+    loop = ScriptLoop(run, site, **seen)
     loop.optimizers.may_cast = given["may_cast"]
     config = Config.from_document(message["config"])
     config.apply_threads()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
@@ -102,8 +103,8 @@ class ProcessRunner:
         """The step that it is for; ``None`` before its first."""
         self._on_cpu = False
         self._longest_load = self._opening = 0.0
-        self._room = 0
-        """The most device memory that a session could have so far, in bytes."""
+        self._room = list[int]()
+        """The most device memory that each rank could have so far, in bytes."""
         self.script: dict[str, Any] | None = None
         """The training loader of a script, once it was inspected: its place and its settings."""
         self._sites: tuple[str | None, ...] = ()
@@ -256,7 +257,9 @@ class ProcessRunner:
             attempt = replace(attempt, payload=_moved(attempt.trace, trace_path))
         part = attempt.measurement or attempt.compute
         if part is not None and part.memory == "device":
-            self._room = max(self._room, part.memory_limit_bytes)
+            ranks = [rank.memory_limit_bytes for rank in attempt.measurement.ranks] if attempt.measurement else []
+            rooms = ranks or [part.memory_limit_bytes] * (config.ranks == 1)
+            self._room = [max(pair) for pair in zip_longest(self._room, rooms, fillvalue=0)]
         return self._session.explain(attempt) if attempt.outcome is Outcome.WORKER_DIED else attempt
 
     def _as_asked(self, config: Config, request: Request) -> Config:

@@ -146,7 +146,10 @@ def assert_refused(tune: Callable[..., Any], given: Any, message: str) -> None:
         (lambda: (trainer(), ByHand(), LOADER), "ByHand optimizes by itself"),
         (lambda: (trainer(), TakesAnIterator(), LOADER), "TakesAnIterator.training_step takes dataloader_iter"),
         (lambda: (trainer(), compiled(), LOADER), "Module is compiled in place: pass it before that"),
-        (lambda: (trainer(devices=2), Module(), LOADER), "DDPStrategy on 2 x 1 devices; allowed: one device"),
+        (
+            lambda: (trainer(devices=2, num_nodes=2), Module(), LOADER),
+            "DDPStrategy on 2 x 2 devices; allowed: one device",
+        ),
         (lambda: (trainer(precision="bf16-true"), Module(), LOADER), "precision is bf16-true; allowed: 32-true"),
         (lambda: (trainer(), Module(), [LOADER, LOADER]), f"the training loader is list; {ONE}"),
         (lambda: (trainer(), Module(), Squares(8)), f"the training loader is Squares; {ONE}"),
@@ -156,6 +159,19 @@ def assert_refused(tune: Callable[..., Any], given: Any, message: str) -> None:
 )
 def test_what_lightning_trains_and_cannot_be_tuned_is_refused(given: Callable[[], Any], message: str) -> None:
     assert_refused(autotune.lightning.tune, given(), message)
+
+
+def test_devices_are_measured_as_ranks_and_the_ranks_of_a_launcher_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr("autotune.integrations.dataloader.tune", lambda workload, **options: given.append(options))
+    both = trainer(devices=2, strategy="ddp"), Module(), LOADER
+    autotune.lightning.tune(*both)
+    assert [(each["ranks"], each["device"], each["baseline"].intra_op_threads) for each in given] == [(2, "cpu", None)]
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    assert_refused(
+        autotune.lightning.tune, both, "a launcher has started 2 of these: start one, with tune(..., ranks=2)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -224,10 +224,9 @@ BUCKETS = DataLoader(Squares(100), batch_sampler=Buckets())
             )
         ),
         (BUCKETS, {"batch_size": 8}, "batch_size=8: it stays 3 in this training"),
-        (BUCKETS, {"ranks": 2}, "ranks=2: from a trainer one process is measured"),
     ],
 )
-def test_neither_several_ranks_nor_another_batch_size_than_the_loaders_own_is_measured(
+def test_no_other_batch_size_than_the_loaders_own_is_measured(
     loader: DataLoader[Any], options: dict[str, Any], message: str
 ) -> None:
     given: dict[str, Any] = {"device": torch.device("cpu"), "settings": {}, "training_step": None}

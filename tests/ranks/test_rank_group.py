@@ -17,7 +17,7 @@ from tests.ranks.in_ranks import in_ranks
 
 def test_one_process_decides_alone() -> None:
     steps = count()
-    assert [next(steps) for _ in ALONE.together(lambda: next(steps) >= 6)] == [1, 3, 5]
+    assert [next(steps) for _ in ALONE.together(lambda _: next(steps) >= 6)] == [1, 3, 5]
     assert (ALONE.gather("own"), ALONE.tell("word")) == (["own"], "word")
 
 
@@ -39,8 +39,7 @@ def test_processes_tell_each_other_what_they_have_found_and_the_leader_counts_fo
 ) -> None:
     def talk(group: RankGroup) -> Any:
         word, made = group.tell(f"from {group.rank}"), 0
-        for _ in group.together(lambda: group.leads and made >= steps):  # noqa: B023
-            made += 1
+        for made in group.together(lambda made: group.leads and made >= steps):  # noqa: B007
             time.sleep(0.002 if group.leads else 0.0)
         return word, group.gather(group.rank**2), group.decide(lambda: group.rank), made
 

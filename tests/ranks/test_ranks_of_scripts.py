@@ -29,18 +29,25 @@ FIRST = 6
 
 
 @contextmanager
-def started(kind: str, **options: bool) -> Iterator[tuple[ProcessRunner, Config]]:
-    """Start a job of this kind in two ranks, and give its present settings."""
-    script = Script(path=str(JOB), arguments=(kind,), **options)
+def started(*words: str, job: Path = JOB, **options: bool) -> Iterator[tuple[ProcessRunner, Config]]:
+    """Start a job with these arguments in two ranks, and give its present settings."""
+    script = Script(path=str(job), arguments=words, **options)
     with ProcessRunner(describe(script), load_limit=30.0, oversubscribe_ranks=True) as runner:
         runner.inspect(Config(ranks=2))
         assert runner.script is not None
         yield runner, Config(**runner.script["present"], ranks=2)
 
 
-def measured(kind: str, seconds: float = 1.5, limit: float = 60.0) -> Attempt:
-    with started(kind) as (runner, present):
+def measured(*words: str, job: Path = JOB, seconds: float = 1.5, limit: float = 60.0) -> Attempt:
+    with started(*words, job=job) as (runner, present):
         return runner.measure(present, Request(seconds=seconds, time_limit=limit))
+
+
+def require_nothing_left(folder: Path) -> None:
+    """Require that a session which was marked with a folder, its temporary one, has left nothing."""
+    assert [each for each in marked(str(folder)) if each.pid != os.getpid()] == []
+    assert list(folder.iterdir()) == []
+    assert not any(str(folder) in each.mountpoint for each in psutil.disk_partitions(all=True))
 
 
 @pytest.mark.timed
@@ -72,9 +79,7 @@ def test_a_rank_of_a_script_that_fails_ends_the_trial_and_leaves_nothing(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found = measured(kind, seconds=30.0, limit=6.0)
     assert (found.outcome, message in found.message) == (outcome, True), found
-    assert [each for each in marked(str(tmp_path)) if each.pid != os.getpid()] == []
-    assert list(tmp_path.iterdir()) == []
-    assert not any(str(tmp_path) in each.mountpoint for each in psutil.disk_partitions(all=True))
+    require_nothing_left(tmp_path)
 
 
 def test_ranks_that_train_apart_or_meet_at_a_port_are_refused() -> None:

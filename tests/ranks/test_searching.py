@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import autotune
-from autotune.cli import main
 from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.knobs import as_baseline, fitted
@@ -92,13 +91,6 @@ def test_the_snippet_for_several_ranks_is_python(device: str, iterable: bool) ->
     assert "torchrun --nproc-per-node 2 train.py" in text
     assert ("distributed_sampler" in text) is not iterable
     assert ("LOCAL_RANK" in text) is (device != "cpu")
-
-
-def test_a_diagnosis_of_several_ranks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Config(ranks=2).save(tmp_path / "two.yaml")
-    arguments = ["diagnose", "--model", "tests.workloads:small", "--config", str(tmp_path / "two.yaml")]
-    assert main(arguments) == 2
-    assert "is for 2 ranks, but a diagnosis measures one process" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ FILES = {
     "job/__main__.py": AGAIN,
 }
 MADE = 1 + next(number for number, line in enumerate(MODULE.splitlines()) if "DataLoader(" in line)
-ITSELF = "run the script that it starts, with the arguments that it passes"
+IN_RANKS = "--ranks N measures it in N ranks"
+ITSELF = f"run the script that it starts, with the arguments that it passes; {IN_RANKS}"
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +128,11 @@ def test_a_script_is_measured_however_it_is_started(runner: InTurn, words: tuple
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("ddp.py",), "ddp.py:15 trains in child processes, which are not measured: pass devices=1 to the Trainer"),
-        (("spawn.py",), "call the function itself, as rank 0 of 1, in place of torch.multiprocessing.spawn"),
+        (
+            ("ddp.py",),
+            "trains in child processes, which are not measured: pass --ranks N for the N devices of the Trainer",
+        ),
+        (("spawn.py",), f"as torchrun does, in place of torch.multiprocessing.spawn; {IN_RANKS}"),
         (("launch.py",), ITSELF),
         (("-m", "job.again"), f"job/again.py:3 trains in child processes, which are not measured: {ITSELF}"),
         (("-m", "job"), f"job/__main__.py:3 trains in child processes, which are not measured: {ITSELF}"),

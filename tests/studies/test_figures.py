@@ -25,6 +25,7 @@ from studies.batch.workloads import TASKS
 from studies.faults import summary as faults
 from studies.faults.zoo import FAULTS
 from studies.openings.run import CPU, PLACES, table
+from studies.ranks.scripts import SCRIPTS, TRAINERS
 from tests.ranks.failing import FAILURES, LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -286,19 +287,22 @@ def of_ranks() -> Quoted:
     for one, ratio in zip(rounds, ratios, strict=True):
         rates = f"| {one['before']:,.0f} | **{one['trained']:,.0f}** | {one['after']:,.0f} | {ratio:.2f} |"
         yield f"| {one['round']} {rates}"
-    jobs = document("ranks/recorded/scripts.json")["jobs"]
-    measured = [job["present"] / fmean(job["own"]) for job in jobs]
-    applied = [job["applied"] / job["answer"] for job in jobs]
-    assert len(jobs) == 7
-    assert all(0.9 <= each <= 1.1 for each in measured)
-    assert all(0.85 <= each <= 1.15 for each in applied)
-    assert [job["slowest"] for job in jobs if job["kind"] == "slow"] == [1]
-    for job, of_own, of_promise in zip(jobs, measured, applied, strict=True):
-        promise = f"{job['answer']:,.0f} | {job['applied']:,.0f} | {of_promise:.2f} |"
-        yield f"| {fmean(job['own']):,.0f} | {job['present']:,.0f} | {of_own:.2f} | {promise}"
-    spans = f"{min(measured):.2f} to {max(measured):.2f}", f"{min(applied):.2f} to {max(applied):.2f}"
-    yield f"Measured at {spans[0]} times the own rate; trained at {spans[1]} times the promise"
-    yield f"measured at {spans[0]} times", ROOT / "docs" / "ranks.md"
+    jobs = {job["kind"]: job for job in document("ranks/recorded/scripts.json")["jobs"]}
+    assert jobs.keys() == {*SCRIPTS, *TRAINERS}
+    assert jobs["slow"]["slowest"] == 1
+    for kinds in (SCRIPTS, TRAINERS):
+        own = [fmean(jobs[kind]["own"]) for kind in kinds]
+        measured = [jobs[kind]["present"] / rate for kind, rate in zip(kinds, own, strict=True)]
+        applied = [jobs[kind]["applied"] / jobs[kind]["answer"] for kind in kinds]
+        assert all(0.9 <= each <= 1.1 for each in measured)
+        assert all(0.85 <= each <= 1.15 for each in applied)
+        for kind, rate, of_own, of_promise in zip(kinds, own, measured, applied, strict=True):
+            job = jobs[kind]
+            promise = f"{job['answer']:,.0f} | {job['applied']:,.0f} | {of_promise:.2f} |"
+            yield f"| {rate:,.0f} | {job['present']:,.0f} | {of_own:.2f} | {promise}"
+        spans = f"{min(measured):.2f} to {max(measured):.2f}", f"{min(applied):.2f} to {max(applied):.2f}"
+        yield f"Measured at {spans[0]} times the own rate; trained at {spans[1]} times the promise"
+        yield f"measured at {spans[0]} times", ROOT / "docs" / "ranks.md"
     yield f"{geometric_mean(ratios):.2f} times what was measured beside it"
     yield f"{geometric_mean(ratios):.2f} times the rate measured beside it", ROOT / "docs" / "ranks.md"
 
