@@ -74,7 +74,8 @@ SUFFIXES = (".yaml", ".yml", ".json")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the process's exit code; ``argv`` is ``sys.argv[1:]`` by default."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    launch = None if arguments[:1] == ["apply"] else Launch.of_environment()  # which trains in each rank
+    is_of_each = bool({"apply", "export", "report"}.intersection(arguments[:1]))  # ranks of a launcher run these alone
+    launch = None if is_of_each else Launch.of_environment()
     return launch.run(lambda: _main(arguments, launch)) if launch else _main(arguments)
 
 

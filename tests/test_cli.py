@@ -238,7 +238,7 @@ def test_a_launcher_whose_ranks_cannot_be_measured_is_refused_once(
     folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: str, size: str, rank: str, said: str
 ) -> None:
     (folder / "train.py").write_text("")
-    monkeypatch.setenv(size, "8(x2)" if size.startswith("SLURM") else "8")
+    monkeypatch.setenv(size, "8(x2),4" if size.startswith("SLURM") else "8")
     monkeypatch.setenv(rank, "0")
     code, _, errors = run(command)
     assert (code, said in errors, "with --ranks" in errors) == (2, True, True), errors

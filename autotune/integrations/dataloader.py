@@ -63,10 +63,9 @@ def tune_existing(
 def require(*packages: str) -> None:
     """Raise ``UsageError`` where a package is missing, and in a rank of a launcher, with the line to use."""
     if launch := Launch.of_environment():
-        raise UsageError(
-            f"a launcher has started {launch.ranks} of these: start one, with tune(..., ranks={launch.ranks}), or "
-            f"measure a script that trains: python -m autotune run --ranks {launch.ranks} train.py"
-        )
+        count = launch.ranks
+        way = f"start one, with tune(..., ranks={count}), or python -m autotune run --ranks {count} train.py"
+        raise UsageError(launch.refusal or f"a launcher has started {count} of these: {way}")
     for package in packages:
         if find_spec(package) is None:
             raise UsageError(f"{package} is not installed: pip install {' '.join(packages)}")

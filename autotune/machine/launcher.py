@@ -39,7 +39,7 @@ START_SECONDS, NAP = 30.0, 0.05
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process among those of a launcher, and why they cannot be measured."""
+    """This process among those of a launcher; 0 ``ranks`` where they cannot be measured, with the reason."""
 
     rank: int
     ranks: int
@@ -50,16 +50,16 @@ class Launch:
         """Return the launch that this process is part of; ``None`` where it was started alone."""
         names = os.environ
         for size, (launcher, number) in WITHOUT_RANKS.items():
-            if (tasks := names.get(size, "1").partition("(")[0]) != "1":
+            if (tasks := (names.get(size) or "1").partition("(")[0]) != "1":
                 way = f"start one, which has all of them, with --ranks {tasks}"
                 refusal = f"{launcher} started {tasks} processes, each with its own share of GPUs and CPUs: {way}"
-                return cls(int(names.get(number, "0")), int(tasks), refusal)
-        world, local = names.get("WORLD_SIZE", "1"), names.get("LOCAL_WORLD_SIZE", "")
+                return cls(int(names.get(number) or 0), 0, refusal)
+        world, local = names.get("WORLD_SIZE") or "1", names.get("LOCAL_WORLD_SIZE", "")
         if world == "1":
             return None
         refusal = f"a launcher started {world} processes, {local or 'an unknown number'} of them on this host"
         refusal = "" if local == world and sys.platform == "linux" else f"{refusal}: start autotune alone, with --ranks"
-        return cls(int(names.get("RANK", "0")), int(world), refusal)
+        return cls(int(names.get("RANK") or 0), 0 if refusal else int(world), refusal)
 
     def run(self, work: Callable[[], int]) -> int:
         """Do the work of all in the first rank, and wait for it in the others; return its exit code in each."""

@@ -159,10 +159,9 @@ class TimedRun:
             is_late = seconds > self.request.seconds and self.batches.comes_again
             steps = 0 if is_late else group.steps_at_once(len(self.log.marks) - first, seconds)
             ranks = group.gather((self._is_settled(), steps))
-            steps = ranks[0][1]
-            if not steps or all(is_settled for is_settled, _ in ranks):
+            if not ranks[0][1] or all(is_settled for is_settled, _ in ranks):
                 break
-            self.advance(steps)
+            self.advance(ranks[0][1])
         self._note_ends(0)
 
     def fill(self) -> Window:
