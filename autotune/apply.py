@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.config import Config, beginning_text, load_config
 from autotune.errors import ConfigFileError
@@ -18,6 +18,10 @@ from autotune.records import ADDED
 from autotune.report.text import counted
 from autotune.torch_import import at_first_import
 from autotune.workload import Script
+
+if TYPE_CHECKING:
+    from autotune.loop_times import LoopTimes
+    from autotune.sites import Site
 
 STRICT = "--strict"
 """Flag that ends a script to which the answer cannot be applied."""
@@ -98,14 +102,22 @@ def main(argv: Sequence[str]) -> None:
         )
 
     is_cast = (config.made_on or {}).get("autocast") == ADDED
+    times: list[LoopTimes] = []
 
     def settle_all() -> None:
         config.apply_threads()
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+        from autotune.loop_times import LoopTimes
         from autotune.sites import settle
 
-        settle(config, (first, *others), script.folder, missing.discard, is_cast=is_cast)
+        def found(site: Site, loader: Any, is_tuned: bool) -> None:
+            missing.discard(site.key)
+            times[0].note(site.text, loader, is_tuned)
+
+        times.append(LoopTimes())
+        settle(config, (first, *others), script, found, is_cast=is_cast)
+        times[0].watch()
         register_optimizer_step_pre_hook(tell_of_missing)
 
     heed_launches(script.path, script.module, tell_of_ranks)
@@ -115,6 +127,9 @@ def main(argv: Sequence[str]) -> None:
         script.run()
     finally:
         tell_of_missing()
+        tune = f"python -m autotune run --loop {{loop}} {shlex.join(words)}"
+        if told := times[0].told(tune) if times else None:
+            _say_in_one_rank(told)
 
 
 if __name__ == "__main__":

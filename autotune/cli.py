@@ -140,7 +140,7 @@ def _workload(flags: argparse.Namespace) -> str | Script:
     from autotune.workload import Script
 
     allowed = {"allow_writes": flags.allow_writes, "allow_uploads": flags.allow_uploads}
-    return Script.of(flags.script, **allowed) if flags.script else str(flags.model)
+    return Script.of(flags.script, getattr(flags, "loop", None), **allowed) if flags.script else str(flags.model)
 
 
 def _show_script(script: str | Script, ranks: int, oversubscribe_ranks: bool) -> int:

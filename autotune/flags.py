@@ -85,6 +85,11 @@ FLAGS: dict[str, tuple[str, str | None, str]] = {
         None,
         "processes that train together on this host, as with torchrun, such as 2; other settings count for each",
     ),
+    "--loop": (
+        "FILE:LINE",
+        None,
+        "the loop to measure, or its DataLoader, such as train.py:40 (default: the first that trains)",
+    ),
     "--explore": (
         "OPTIONS",
         None,
@@ -115,6 +120,8 @@ SWITCHES = {
 """The flags that take none, and their help."""
 ALLOWING = ("--allow-writes", "--allow-uploads")
 """Flags that let a script do in a measurement what it does in training."""
+OF_SCRIPTS = ("--loop", *ALLOWING)
+"""Flags that do not go with a function."""
 
 EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python", "patch")
 """What ``export`` knows: a patch of a script, and the tools of ``autotune.exports.TARGETS``."""
@@ -248,7 +255,7 @@ class _ScriptParser(_Parser):
                 self.error(f"--model {parsed.model}: a function is measured without {parsed.script[0]}; leave out one")
             if parsed.script:
                 self._refuse_of_functions(parsed)
-            elif flag := next((each for each in ALLOWING if getattr(parsed, each[2:].replace("-", "_"))), None):
+            elif flag := next((each for each in OF_SCRIPTS if getattr(parsed, each[2:].replace("-", "_"), None)), None):
                 self.error(f"{flag}: is for a script; leave it out")
         if parsed.script in ((), ("-m",)) and not (has_model and parsed.model):
             self.error(f"name the script that you train with, such as train.py{way}")
@@ -280,7 +287,7 @@ def build_run_parser() -> argparse.ArgumentParser:
     _add(
         parser.add_argument_group("the run"),
         *("--budget", "--trials", "--headroom", "--max-memory", "--storage", "--sampler"),
-        *(*ALLOWING, "--dry-run"),
+        *("--loop", *ALLOWING, "--dry-run"),
     )
     group = parser.add_argument_group("settings that may vary; the batch size only where it is asked for")
     _add(group, *KNOB_FLAGS, "--objective", "--ranks", "--oversubscribe-ranks")
@@ -376,7 +383,7 @@ def build_diagnose_parser() -> argparse.ArgumentParser:
     )
     _add_workload_flags(parser, is_required=False)
     group = parser.add_argument_group("the run")
-    _add(group, "--device", "--ranks", "--oversubscribe-ranks", *ALLOWING)
+    _add(group, "--device", "--ranks", "--oversubscribe-ranks", "--loop", *ALLOWING)
     _add(group.add_mutually_exclusive_group(), "--baseline", "--config")
     output = parser.add_argument_group("output")
     _add(output, "--trace")

@@ -67,7 +67,8 @@ def check(
     if ranks not in (None, promise.config.ranks):
         own = promise.config
         raise UsageError(f"{path}: its number of ranks is {own.ranks}, not {ranks}: start it with {own.launcher}")
-    is_script = isinstance(workload, Script)
+    if is_script := isinstance(workload, Script):
+        workload = replace(workload, loop=(promise.config.made_on or {}).get("loop"))
     if is_script != (promise.site is not None):
         made_for, way = ("a function", "--model mymod:build") if is_script else ("a script", "train.py")
         raise UsageError(f"{path}: was made for {made_for}: name it, as in check {path} {way}")

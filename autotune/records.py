@@ -361,6 +361,8 @@ class WorkloadFacts:
     """File, line and name of the call that decides the settings of a script's training loader."""
     loader_site: str | None = None
     """That place, told from all others of the script."""
+    loop: str | None = None
+    """File and line of the script's loop where it was asked for."""
     other_loader_calls: tuple[str, ...] = ()
     """The calls of further loaders whose batches each step takes too."""
     other_loader_sites: tuple[str, ...] = ()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import dis
+import functools
 import inspect
+import linecache
 import os
 import sys
 import sysconfig
@@ -21,12 +24,13 @@ from torch.utils.data import DataLoader
 
 from autotune.config import WORKER_OPTIONS, Config, without_advice
 from autotune.records import ON_COMMAND_LINE
+from autotune.workload import INSTALLED, Script
 
 FOREIGN = tuple(
     {str(Path(sysconfig.get_path(name))) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(__file__).resolve().parent) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<frozen"}
 )
-"""Where code lies that is not the user's."""
+"""Where code lies that is not the user's, beside packages that are installed elsewhere."""
 
 
 OF_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context", "timeout")
@@ -40,6 +44,8 @@ class Site:
     file: str
     """Path of the user's file, relative to the script's folder where it lies below."""
     line: int
+    column: int | None = None
+    """Column of the call, from 1, where the line has other calls beside it."""
     inside: tuple[str, ...]
     """Functions of packages between that line and the DataLoader, the outermost first."""
     dataset: str
@@ -51,8 +57,8 @@ class Site:
 
     @property
     def text(self) -> str:
-        """File and line, as editors read them."""
-        return f"{self.file}:{self.line}"
+        """File and line, as editors read them, and the column where it matters."""
+        return f"{self.file}:{self.line}" + (f":{self.column}" if self.column else "")
 
     def call_to_change(self, folder: Path) -> str:
         """Return file, line and name of the call that decides the settings.
@@ -76,8 +82,8 @@ Maker = Callable[..., None]
 """``DataLoader.__init__``, and what stands in for it."""
 
 
-def stand_in_for_loaders(folder: Path, made: Callable[[Maker, Site, DataLoader[Any], dict[str, Any]], None]) -> None:
-    """Have ``made(make, site, loader, arguments)`` make every DataLoader from now on, of a script in this folder."""
+def stand_in_for_loaders(script: Script, made: Callable[[Maker, Site, DataLoader[Any], dict[str, Any]], None]) -> None:
+    """Have ``made(make, site, loader, arguments)`` make every DataLoader from now on, of this script."""
     make: Maker = DataLoader.__init__
     signature = inspect.signature(make)
     order = _Order()
@@ -85,7 +91,7 @@ def stand_in_for_loaders(folder: Path, made: Callable[[Maker, Site, DataLoader[A
     def init(loader: DataLoader[Any], *given: Any, **options: Any) -> None:
         arguments = signature.bind(loader, *given, **options).arguments
         del arguments["self"]
-        site = site_of(dataset := arguments["dataset"], _caller(loader), folder)
+        site = site_of(dataset := arguments["dataset"], _caller(loader), script)
         made(make, replace(site, ordinal=order.of(site, dataset)), loader, arguments)
 
     init.__wrapped__ = make  # type: ignore[attr-defined]  # trainers ask for its signature
@@ -186,30 +192,35 @@ def cast_forwards(dtype: Callable[[], torch.dtype | None]) -> None:
 
 
 def settle(
-    config: Config, sites: Sequence[str], folder: Path, found: Callable[[str], object], *, is_cast: bool = False
+    config: Config,
+    sites: Sequence[str],
+    script: Script,
+    found: Callable[[Site, DataLoader[Any], bool], object],
+    *,
+    is_cast: bool = False,
 ) -> None:
     """Have the loaders of these places made with a configuration's settings.
 
     The first gets its batch size, where that is another one, and the call gives the present one: sizes that the script
     gives elsewhere, as in a later epoch, stay.
     Threads and autocast are those of the configuration; where the script has no autocast, it ``is_cast`` all the same.
-    ``found`` hears of each place that makes a loader.
+    ``found`` hears of each place that makes a loader, of the loader, and whether it is one of these, or made of one.
     """
     answered: list[Any] = []
     """Datasets of loaders with the settings, which packages may put into loaders of their own."""
 
     def made(make: Maker, site: Site, loader: DataLoader[Any], given: dict[str, Any]) -> None:
+        is_copy = any(given["dataset"] is each for each in answered)
+        found(site, loader, is_copy or site.key in sites)
         if site.key not in sites:
-            is_copy = any(given["dataset"] is each for each in answered)
             is_measured = is_copy and given.get("num_workers") == config.num_workers
             make(without_advice(loader) if is_measured else loader, **given)
             return
-        found(site.key)
         answered.append(given["dataset"])
         make(without_advice(loader), **changed(given, config, keeps_size=site.key != sites[0]))
 
     keep_threads(config)
-    stand_in_for_loaders(folder, made)
+    stand_in_for_loaders(script, made)
     stand_in_for_autocast(lambda _: config.amp != "off")
     if is_cast and config.amp == "bf16":
         cast_forwards(lambda: torch.bfloat16)
@@ -243,30 +254,71 @@ def _line_of_call(file: Path, name: str) -> int | None:
     return min(lines, default=None)
 
 
-def site_of(dataset: Any, frame: FrameType | None, folder: Path) -> Site:
+def site_of(dataset: Any, frame: FrameType | None, script: Script) -> Site:
     """Return the place that makes a loader of a dataset, from the frame that calls for it."""
-    file, line, inside = place_of(frame, folder)
+    own, inside = own_frame(frame, script)
     try:
         length: int | None = len(dataset)
     except Exception:  # plain training may never ask
         length = None
     return Site(
-        file=file,
-        line=line,
+        file=_name_of(own, script),
+        line=own.f_lineno,
+        column=_column(own),
         inside=inside,
         dataset=type(dataset).__qualname__,
         length=length,
     )
 
 
-def place_of(frame: FrameType | None, folder: Path) -> tuple[str, int, tuple[str, ...]]:
+def place_of(frame: FrameType | None, script: Script) -> tuple[str, tuple[str, ...]]:
     """Return file and line of the user's that lead to a frame, and the functions of packages between."""
+    own, inside = own_frame(frame, script)
+    return f"{_name_of(own, script)}:{own.f_lineno}", inside
+
+
+def own_frame(frame: FrameType | None, script: Script) -> tuple[FrameType, tuple[str, ...]]:
+    """Return the innermost frame of the user's code that leads to one, and the functions of packages between."""
     inside, last = list[str](), frame
-    while frame is not None and frame.f_code.co_filename.startswith(FOREIGN):
+    while frame is not None and _is_foreign(frame.f_code.co_filename, script):
         inside.append(frame.f_code.co_name)
         last, frame = frame, frame.f_back
     frame = frame or last
     assert frame is not None
-    file = Path(frame.f_code.co_filename).absolute()
-    inner = (each.relative_to(folder) for each in (file.resolve(), file) if each.is_relative_to(folder))
-    return str(next(inner, file)), frame.f_lineno, tuple(reversed(inside))
+    return frame, tuple(reversed(inside))
+
+
+@functools.cache
+def _is_foreign(file: str, script: Script) -> bool:
+    """Return whether a file is of a package that the script uses, not of its own."""
+    path = Path(file)
+    if script.package is not None and path.resolve().is_relative_to(script.package):
+        return False
+    return file.startswith(FOREIGN) or not INSTALLED.isdisjoint(path.parts)
+
+
+def _name_of(frame: FrameType, script: Script) -> str:
+    """Return the file of a frame, relative to the folder of the script's code where it lies below."""
+    file, root = Path(frame.f_code.co_filename).absolute(), script.root
+    inner = (each.relative_to(root) for each in (file.resolve(), file) if each.is_relative_to(root))
+    return str(next(inner, file))
+
+
+def _column(frame: FrameType) -> int | None:
+    """Return the column of the call that a frame is in, from 1, where its line has other calls beside that one."""
+    code = frame.f_code
+    spans = list(code.co_positions())
+    line, _, column, _ = spans[frame.f_lasti // 2]
+    if line is None or column is None:  # as with python -X no_debug_ranges
+        return None
+    calls = [span for kind, span in zip(code.co_code[::2], spans, strict=True) if "CALL" in dis.opname[kind]]
+    own = spans[frame.f_lasti // 2]
+    if all(each[0] != line or _holds(each, own) or _holds(own, each) for each in calls):
+        return None
+    text = linecache.getline(code.co_filename, line).encode()
+    return len(text[:column].decode()) + 1
+
+
+def _holds(outer: tuple[Any, ...], inner: tuple[Any, ...]) -> bool:
+    """Return whether a span of source holds another; each is its first and last line, and its columns there."""
+    return (outer[0], outer[2]) <= (inner[0], inner[2]) and (inner[1], inner[3]) <= (outer[1], outer[3])

@@ -11,12 +11,15 @@ import importlib
 import importlib.util
 import inspect
 import io
+import os
 import runpy
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
+from importlib.metadata import entry_points
 from io import BytesIO
 from mmap import mmap
 from pathlib import Path
@@ -24,6 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.errors import UsageError
+from autotune.machine.launcher import PROGRAMS
 
 if TYPE_CHECKING:
     import torch
@@ -124,6 +128,12 @@ TAKEN = {
 """DataLoader arguments that ``loader_options`` may not hold, and why."""
 FREE_OPTIONS = ("worker_init_fn", "drop_last", "timeout", "multiprocessing_context", "generator", "in_order")
 
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of packages that the user does not write."""
+
+LONGEST_HEAD = 512
+"""Bytes at the beginning of a command that name its interpreter."""
+
 COMPILING = 'explore="compile" finds whether compiling pays'
 
 
@@ -144,20 +154,34 @@ class Script:
     module: str | None = None
     """Its name where it is run as a module, as ``python -m`` does."""
 
-    @classmethod
-    def of(cls, words: Sequence[str], **allowed: bool) -> Script:
-        """Return the script of a command line: a file, or ``-m`` and a module, and its arguments.
+    loop: str | None = None
+    """File and line of the loop to measure, or of its DataLoader; by default the first one that trains."""
 
-        It is ``allowed`` writes (``allow_writes``) and uploads (``allow_uploads``) where they say so.
+    package: str | None = None
+    """The installed package whose code it is: a folder, or the file of a module alone."""
+
+    root: str = ""
+    """The folder from which files of its code are named, wherever the script goes later."""
+
+    def __post_init__(self) -> None:
+        root = Path(self.package).parent if self.package else self.folder.resolve()
+        object.__setattr__(self, "root", self.root or str(root))
+
+    @classmethod
+    def of(cls, words: Sequence[str], loop: str | None = None, **allowed: Any) -> Script:
+        """Return the script of a command line: a file, ``-m`` and a module, or a command, and its arguments.
+
+        A command is a Python script on the ``PATH``, such as packages bring along. The script is ``allowed`` writes
+        (``allow_writes``) and uploads (``allow_uploads``) where they say so.
 
         Raises ``UsageError`` where it is not there.
         """
         is_module = words[0] == "-m"
         path, *arguments = words[is_module:]
         module = path if is_module else None
-        path = _file_of_module(path) if is_module else path
-        _require_script(path)
-        return cls(path=path, arguments=tuple(arguments), module=module, **allowed)
+        path, package = _found_module(path) if is_module else _found_script(path)
+        script = cls(path=path, arguments=tuple(arguments), module=module, package=package, **allowed)
+        return replace(script, loop=script.place_of_loop(loop)) if loop else script
 
     @property
     def name(self) -> str:
@@ -168,6 +192,14 @@ class Script:
     def folder(self) -> Path:
         """The folder that Python looks for modules in: the script's own, of a module the working folder."""
         return Path.cwd() if self.module else Path(self.path).resolve().parent
+
+    def place_of_loop(self, text: str) -> str:
+        """Return the place of a loop as those of this script are named. Raises ``UsageError``."""
+        name, _, line = text.rpartition(":")
+        if not (name and line.isdecimal()):
+            raise UsageError(f"--loop {text}: allowed: file and line of a loop or its DataLoader, such as train.py:40")
+        file = Path(name).resolve()
+        return f"{file.relative_to(self.root)}:{line}" if file.is_relative_to(self.root) and file.exists() else text
 
     def run(self) -> None:
         """Run it as ``__main__``, as Python does."""
@@ -186,11 +218,12 @@ class Script:
         finally:
             sys.modules["__main__"] = usual
 
-    def told_of_writes(self, way: str | None) -> str | None:
-        """Return the sentence about its writes, by the way in which they are held; ``None`` where they are not."""
-        if way is None:
-            return None
-        return f"What {Path(self.path).name} writes goes to {HELD[way]} (--allow-writes lets it through)."
+    def told(self, loop: str | None, way: str | None) -> Iterator[str]:
+        """Yield sentences about the loop that is measured, and about writes, by the way in which they are held."""
+        if loop and not self.loop:
+            yield f"Measured is the loop of {loop}, the first that trains (--loop FILE:LINE takes another)."
+        if way is not None:
+            yield f"What {Path(self.path).name} writes goes to {HELD[way]} (--allow-writes lets it through)."
 
 
 HELD = {
@@ -209,7 +242,7 @@ def describe(workload: str | Workload | Script, dataset: str | None = None) -> W
     Raises ``UsageError`` for a malformed reference, a missing script or objects that cannot be pickled.
     """
     if isinstance(workload, Script):
-        _require_script(workload.path)
+        _found_script(workload.path)
         return workload
     path = tuple(entry or str(Path.cwd()) for entry in sys.path)
     if isinstance(workload, str):
@@ -237,24 +270,49 @@ def describe(workload: str | Workload | Script, dataset: str | None = None) -> W
         ) from None
 
 
-def _file_of_module(name: str) -> str:
-    """Return the file that ``python -m`` runs, without importing a package. Raises ``UsageError``."""
+def _found_module(name: str) -> tuple[str, str | None]:
+    """Return the file that ``python -m`` runs, without importing a package, and its package where that is installed.
+
+    Raises ``UsageError``.
+    """
     places: Any = [str(Path.cwd()), *sys.path]
-    file = ""
+    file = package = ""
     for part in [*name.split("."), "__main__"]:
         spec = PathFinder.find_spec(part, places) if places is not None else None
         if spec is None and file and part == "__main__":
-            return file
+            break
         if spec is None:
             raise UsageError(f"-m {name}: no such module here; run from the folder that holds {name.partition('.')[0]}")
         found = spec.submodule_search_locations
         places, file = getattr(found, "_path", found), spec.origin or ""  # some folders have no __init__.py
-    return file
+        package = package or (places[0] if places else file)
+    return file, _unless_here(package)
 
 
-def _require_script(path: str) -> None:
-    if not Path(path).is_file():
+def _found_script(path: str) -> tuple[str, str | None]:
+    """Return the file of a script or of a command, and its package where that is installed. Raises ``UsageError``."""
+    if Path(path).is_file():
+        return path, None if INSTALLED.isdisjoint((folder := Path(path).resolve().parent).parts) else str(folder)
+    command = None if os.sep in path else shutil.which(path)
+    if command is None:
         raise UsageError(f"{path}: no such file; pass the script that you train with")
+    if path in PROGRAMS:
+        raise UsageError(f"{path}: starts ranks; write {path} ... -m autotune run SCRIPT, or leave it out: --ranks N")
+    with Path(command).open("rb") as file:
+        head = file.read(LONGEST_HEAD)
+    if not (head.startswith(b"#!") and b"python" in head):
+        raise UsageError(f"{path}: is no Python script; pass the script that you train with")
+    for point in entry_points(group="console_scripts", name=path):
+        found = PathFinder.find_spec(point.module.partition(".")[0])
+        if found and found.origin:
+            return command, _unless_here(next(iter(found.submodule_search_locations or [found.origin])))
+    return command, None
+
+
+def _unless_here(package: str) -> str | None:
+    """Return the folder or file of a package that is not of the working folder; ``None`` for those of it."""
+    path = Path(package).resolve()
+    return None if path.is_relative_to(Path.cwd()) and INSTALLED.isdisjoint(path.parts) else str(path)
 
 
 def load(source: ImportedWorkload | PickledWorkload, device: torch.device | str = "cpu") -> Workload:

@@ -26,12 +26,15 @@ from autotune.measure.rank_launch import meet_in_files
 from autotune.measure.script_loaders import IRREGULAR, ScriptLoaders
 from autotune.measure.script_optimizers import ScriptOptimizers
 from autotune.measure.script_run import LEAST_STEPS, ScriptRun
+from autotune.sites import place_of
 
 if TYPE_CHECKING:
     from autotune.measure.loader import BatchStream, SeveralStreams
 
 AGAIN = 2
 """First steps of a script that was started again, which allocate and compile, and are not measured."""
+PASSED_BATCHES = 3
+"""Batches of an epoch for loops before the one that was asked for."""
 
 
 class ScriptLoop:
@@ -67,7 +70,7 @@ class ScriptLoop:
         """
         self.loaders.install()
         self._open_door()
-        self.optimizers.install(self.run.folder, self.loaders.note_pass, self.loaders.require_batches)
+        self.optimizers.install(self.run.source, self.loaders.note_pass, self.loaders.require_batches)
         self.run.install()
         if self._group.size > 1:
             meet_in_files(self._group, self.run.stop)
@@ -131,7 +134,7 @@ class ScriptLoop:
         """Raise the reason where the script has ended."""
         if self.run.has_ended:
             lived = self.optimizers.steps - self._born
-            raise self.run.failure(lived, has_loop=self.loaders.loader is not None)
+            raise self.run.failure(lived, has_loop=self.loaders.loader is not None, loops=self.loaders.loops)
 
     def _start_again(self, batch: Any) -> None:
         """Start the script again in this process, and let it train on a batch, unmeasured.
@@ -237,8 +240,10 @@ class ScriptLoop:
 
     def _iterator_for_script(self, loader: DataLoader[Any], iterate: Callable[[DataLoader[Any]], Any]) -> Iterator[Any]:
         """Return an iterator of a loader: the door itself for the one that trains."""
-        site = self.loaders.site_of(loader)
-        earlier = self.loaders.note_iterator(site)
+        site, (loop, _) = self.loaders.site_of(loader), place_of(sys._getframe(2), self.run.source)
+        earlier = self.loaders.note_iterator(site, loop)
+        if not self.loaders.is_wanted(site, loop):
+            return self._few(iterate(loader))
         if self.loaders.is_to_train(site, earlier):
             asked = _Asked(self)
             self.loaders.train_on(loader, asked)  # a new one for each epoch takes the place of the one before
@@ -246,7 +251,13 @@ class ScriptLoop:
         if self.loaders.loader is not None and self.loaders.is_beside(loader):
             return _Asked(self, loader)
         batches = itertools.chain.from_iterable(map(iterate, [loader]))  # made once a batch is asked for
-        return Watched(self, loader, batches, earlier)
+        return Watched(self, loader, batches, earlier, loop)
+
+    def _few(self, batches: Any) -> Iterator[Any]:
+        """Yield the first batches of an epoch in a loop that was not asked for."""
+        for batch in itertools.islice(batches, PASSED_BATCHES):
+            self.loaders.note_draw()
+            yield batch
 
 
 class _Asked(Iterator[Any]):
@@ -265,8 +276,8 @@ class _Asked(Iterator[Any]):
 class Watched(Iterator[Any]):
     """A loader's own batches, until an optimizer steps between some of them: from then on it is the one that trains."""
 
-    def __init__(self, loop: ScriptLoop, loader: DataLoader[Any], batches: Any, earlier: int) -> None:
-        self._loop, self.loader, self._batches = loop, loader, batches
+    def __init__(self, loop: ScriptLoop, loader: DataLoader[Any], batches: Any, earlier: int, place: str) -> None:
+        self._loop, self.loader, self._batches, self.place = loop, loader, batches, place
         self.earlier = earlier
         """Iterators of its loader that were made before it, and did not train."""
         self.before = loop.optimizers.steps

@@ -75,6 +75,10 @@ class ScriptLoaders:
         """Seconds to wait for a DataLoader's batch, and when it began."""
         self._iterators: dict[Site, int] = {}
         """Iterators of each loader that may train, before the loop was found."""
+        self.loops: dict[str, None] = {}
+        """Places of the loops that have drawn while gradients were wanted, in order."""
+        self.loop: str | None = None
+        """The place of the loop that trains; ``None`` where it was known before."""
         self._training: weakref.ref[Iterator[Any]] | None = None
         """The last iterator whose batches are trained on."""
         self.loader: DataLoader[Any] | None = None
@@ -104,7 +108,7 @@ class ScriptLoaders:
             self._sites[loader] = site
             self._made.append((id(loader.dataset), site))
 
-        stand_in_for_loaders(self._run.folder, made)
+        stand_in_for_loaders(self._run.source, made)
 
     def begin_anew(self) -> None:
         """Forget the iterators of a script that has ended; where its training loader is made stays known."""
@@ -209,14 +213,20 @@ class ScriptLoaders:
         """Return file and line that made a loader."""
         return self._sites[loader].text if loader in self._sites else "another file"
 
-    def note_iterator(self, site: Site | None) -> int:
-        """Note an iterator that may train, and return how many of its loader there were before."""
+    def note_iterator(self, site: Site | None, loop: str) -> int:
+        """Note an iterator that may train, made in a loop; return how many of its loader there were before."""
         if site is not None and (site.key in self.beside or self.loader is None):
             self._require_epoch(site)
         if site is None or self.loader is not None or not torch.is_grad_enabled():
             return 0
+        self.loops[loop] = None
         self._iterators[site] = self._iterators.get(site, 0) + 1
         return self._iterators[site] - 1
+
+    def is_wanted(self, site: Site | None, loop: str) -> bool:
+        """Return whether a new iterator may train in the loop that was asked for; without gradients none does."""
+        wanted, is_found = self._run.source.loop, self.loader is not None
+        return wanted in (None, loop, site and site.text) or is_found or not torch.is_grad_enabled()
 
     def is_trained_on(self, site: Site | None) -> bool:
         """Return whether a place makes the training loader."""
@@ -283,7 +293,8 @@ class ScriptLoaders:
                 "draw from it; train on batches of a DataLoader, and evaluate within torch.no_grad()"
             )
         steps = self._optimizers.steps
-        last, self.last, self._steps_at_batch = self.last, watched, steps
+        last, self.last = self.last, watched
+        self.note_draw()
         is_mixed = last is not None and last is not watched and watched.given > 1 and steps > last.before
         if (site := self._sites.get(watched.loader)) is not None:
             self.draws.note(site, is_mixed=is_mixed)
@@ -291,9 +302,14 @@ class ScriptLoaders:
         if self.draws.lead is not None and not self.draws.is_regular:
             self._run.stop(f"trains on batches of several loaders, made in {in_words(self.draws.sites)}{IRREGULAR}")
 
+    def note_draw(self) -> None:
+        """Note that a batch of a loader is trained on."""
+        self._steps_at_batch = self._optimizers.steps
+
     def note_training_loader(self, watched: Watched) -> None:
         """Note that a loader is the one that trains, its step, and the share of its batches without any."""
         self.train_on(watched.loader, watched)
+        self.loop = watched.place
         self._parts.settle()
         self.earlier = watched.earlier
         if (lead := self.draws.lead) is not None:

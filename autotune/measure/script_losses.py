@@ -43,7 +43,7 @@ def first_losses(
     np.random.seed(seed)
     torch.manual_seed(seed)
     torch.autograd.backward = go_back
-    settle(config, sites, script.folder, lambda site: None, is_cast=is_cast)
+    settle(config, sites, script, lambda *_: None, is_cast=is_cast)
     sys.path.insert(0, str(script.folder))
     reading = greenlet(script.run)
     _left.append(reading)

@@ -6,7 +6,6 @@ import gc
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from autotune.measure.device import Mark
 from autotune.measure.rank_group import GradientWatch
 from autotune.sites import cast_forwards, place_of, stand_in_for_autocast
+from autotune.workload import Script
 
 
 class ScriptOptimizers:
@@ -45,8 +45,8 @@ class ScriptOptimizers:
         """The model in DistributedDataParallel that was made last, and the watch on its gradients."""
         self._watch: GradientWatch | None = None
 
-    def install(self, folder: Path, passes: Callable[[Any], None], stepped: Callable[[], None]) -> None:
-        """Hear of optimizer steps, backward passes and autocast of a script in a folder.
+    def install(self, script: Script, passes: Callable[[Any], None], stepped: Callable[[], None]) -> None:
+        """Hear of optimizer steps, backward passes and autocast of a script.
 
         ``passes`` is called before a backward pass with the tensors that it begins at, ``stepped`` after each step.
         """
@@ -65,8 +65,7 @@ class ScriptOptimizers:
         def is_wanted(context: torch.autocast) -> bool:
             if self.amp is None and torch.is_grad_enabled():
                 self.amp = context.fast_dtype
-                file, line, _ = place_of(sys._getframe(1), folder)
-                self.autocast_call = f"{file}:{line}"
+                self.autocast_call, _ = place_of(sys._getframe(1), script)
             return self.uses_autocast
 
         def step(optimizer: torch.optim.Optimizer, *_: Any) -> None:

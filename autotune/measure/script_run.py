@@ -10,7 +10,7 @@ import multiprocessing.context
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -40,23 +40,12 @@ class StoppedError(BaseException):
 class ScriptRun:
     """A script that runs as ``__main__`` beside the measuring code, in one thread with it."""
 
-    def __init__(
-        self,
-        path: str,
-        arguments: Sequence[str],
-        hold: Hold | None = None,
-        *,
-        module: str | None = None,
-        group: RankGroup = ALONE,
-    ) -> None:
-        """Take the script, its arguments and its held writes; a ``module`` is run as ``python -m`` does, in ranks."""
-        self.group = group
-        """The ranks that run it."""
-        self._file, self._source = Path(path).resolve(), Script(path=path, arguments=tuple(arguments), module=module)
-        self._working_folder, self.folder = Path.cwd(), self._source.folder
-        """The script's folder; of a module the working folder, as it is now."""
-        self.hold = hold
-        self.name = Path(path).name
+    def __init__(self, source: Script, hold: Hold | None = None, *, group: RankGroup = ALONE) -> None:
+        """Take the script, its held writes, and the ranks that run it."""
+        self.source, self.hold, self.group = source, hold, group
+        self._file = Path(source.path).resolve()
+        self._working_folder, self._folder = Path.cwd(), source.folder
+        self.name = Path(source.path).name
         """The script's file name."""
         self._has_asked = False
         """Whether it has asked for input."""
@@ -70,7 +59,8 @@ class ScriptRun:
 
     def fingerprint(self, workload: str) -> str:
         """Return a digest of the script, its arguments and what it trains; other code is in the ``workload``'s own."""
-        parts = [workload, repr(list(self._source.arguments)), hashlib.sha256(self._file.read_bytes()).hexdigest()]
+        parts = [workload, repr(list(self.source.arguments)), hashlib.sha256(self._file.read_bytes()).hexdigest()]
+        parts += [self.source.loop] if self.source.loop else []
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def install(self) -> None:
@@ -86,8 +76,8 @@ class ScriptRun:
         if self.hold is not None:
             refuse_large(self._refuse_large)
         are_held = self.hold is None or self.hold.way != "python"
-        refuse_training_children(str(self._file), self._source.module, self._refuse_children, are_held=are_held)
-        sys.path.insert(0, str(self.folder))
+        refuse_training_children(str(self._file), self.source.module, self._refuse_children, are_held=are_held)
+        sys.path.insert(0, str(self._folder))
 
     def launch(self) -> None:
         """Run the script until it asks for a batch, or ends."""
@@ -134,7 +124,7 @@ class ScriptRun:
 
     def _run(self, _: Any) -> None:
         try:
-            self._source.run()
+            self.source.run()
         except StoppedError:
             pass
         except BaseException as error:
@@ -159,8 +149,8 @@ class ScriptRun:
         is_first, self._error_at = self._error_at in (None, lived), lived
         return is_first
 
-    def failure(self, lived: int, *, has_loop: bool) -> BaseException:
-        """Return why the script has ended after so many steps, in its training loop or before."""
+    def failure(self, lived: int, *, has_loop: bool, loops: Iterable[str] = ()) -> BaseException:
+        """Return why the script has ended after so many steps, in its training loop or before, and its ``loops``."""
         when = f"after {lived} steps of an optimizer"
         if isinstance(self._end, SystemExit) and isinstance(self._end.__context__, Exception):
             return self._end.__context__  # that it was about to tell
@@ -175,6 +165,9 @@ class ScriptRun:
             return self.hold.explain(self._end) if self.hold else self._end
         if has_loop:
             return UserCodeError(f"{self.name} ended {when}: its loop is too short to be measured; pass more epochs")
+        if self.source.loop is not None:
+            drew = f"it drew from DataLoaders in {', '.join(loops)}" if loops else "it drew from no DataLoader"
+            return UserCodeError(f"--loop {self.source.loop}: {self.name} ended {when} without a loop there; {drew}")
         return UserCodeError(
             f"{self.name} ended {when}, and none of them came between two batches of one DataLoader: autotune varies "
             "the DataLoader that training iterates"
@@ -214,8 +207,8 @@ class ScriptRun:
 
     def _refuse_children(self) -> NoReturn:
         """Refuse the script, which is about to train in another process."""
-        file, line, inside = place_of(sys._getframe(1), self.folder)
-        self._refuse(f"{file}:{line} trains in child processes, which are not measured: {way_out(inside)}")
+        place, inside = place_of(sys._getframe(1), self.source)
+        self._refuse(f"{place} trains in child processes, which are not measured: {way_out(inside)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config, StepKey
@@ -80,9 +81,10 @@ class Session:
                 fingerprint=run.fingerprint(facts.fingerprint),
                 epoch_samples=sum(count or 0 for count in samples) if all(samples) else None,
                 amp_modes=_modes(optimizers.precision, facts.amp_modes),
-                loader_call=origin.call_to_change(run.folder),
+                loader_call=origin.call_to_change(Path(run.source.root)),
                 loader_site=origin.key,
-                other_loader_calls=tuple(each.call_to_change(run.folder) for each in beside),
+                loop=run.source.loop,
+                other_loader_calls=tuple(each.call_to_change(Path(run.source.root)) for each in beside),
                 other_loader_sites=tuple(each.key for each in beside),
                 sites_of_ranks=tuple(sites) if len(set(sites)) > 1 else (),
                 shared_lines=loaders.shared_lines,
@@ -119,6 +121,7 @@ class Session:
             "batches": loaders.batches,
             "missing": loaders.missing,
             "earlier": loaders.earlier,
+            "loop": loaders.loop,
         }
 
     def measure(self, config: Config, request: Request, room: Sequence[int] = ()) -> Attempt:

@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -210,8 +211,7 @@ def _load_script(message: dict[str, Any], group: RankGroup, hold: Hold | None) -
     given = message["script"]
     seen = {name: given[name] for name in (*OF_LOOP, "patience") if given[name] is not None}
     site = given["sites_of_ranks"][group.rank] if given["sites_of_ranks"] else given["site"]
-    run = ScriptRun(given["path"], given["arguments"], hold, module=given["module"], group=group)
-    loop = ScriptLoop(run, site, **seen)
+    loop = ScriptLoop(ScriptRun(_script_of(given), hold, group=group), site, **seen)
     loop.optimizers.may_cast = given["may_cast"]
     config = Config.from_document(message["config"])
     config.apply_threads()
@@ -221,6 +221,11 @@ def _load_script(message: dict[str, Any], group: RankGroup, hold: Hold | None) -
     device = given["device"] or next((str(each.device) for each in workload.model.parameters()), "cpu")
     device = device if group.size == 1 else device.partition(":")[0]  # each rank has its own
     return Session(workload, device, group, loop, num_workers=loop.loaders.existing().present["num_workers"])
+
+
+def _script_of(given: dict[str, Any]) -> Script:
+    known = {each.name: given[each.name] for each in fields(Script)}
+    return Script(**{**known, "arguments": tuple(known["arguments"])})
 
 
 def _losses(message: dict[str, Any], group: RankGroup, hold: Hold | None) -> list[float]:
@@ -233,8 +238,7 @@ def _losses(message: dict[str, Any], group: RankGroup, hold: Hold | None) -> lis
     if group.size > 1:
         meet_in_files(group, _raise)
     config.apply_threads()
-    script = Script(path=given["path"], arguments=tuple(given["arguments"]), module=given["module"])
-    return first_losses(script, config, given["sites"], is_cast=message["is_cast"], seed=message["seed"])
+    return first_losses(_script_of(given), config, given["sites"], is_cast=message["is_cast"], seed=message["seed"])
 
 
 def _raise(told: str) -> NoReturn:

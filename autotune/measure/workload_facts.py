@@ -24,14 +24,12 @@ from autotune.measure.loader import length_of
 from autotune.measure.process_memory import held_bytes
 from autotune.measure.step import loss_reduction, make_optimizer
 from autotune.records import WorkloadFacts
-from autotune.workload import Workload, differing_settings
+from autotune.workload import INSTALLED, Workload, differing_settings
 
 BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
 
 FOREIGN = {*sys.stdlib_module_names, "torch", "autotune"} - {"__main__"}
 """Packages whose code is known by its name: versions are compared elsewhere."""
-INSTALLED = {"site-packages", "dist-packages"}
-"""Folders of packages that the user does not write: of these only files count in which the workload's types are."""
 SCALARS = (type(None), type(...), bool, int, float, complex, str, bytes)
 CODE = (FunctionType, type, functools.partial, type(functools.cache(repr)), MethodType)
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")

@@ -116,11 +116,12 @@ def losses_to_read(result: Result, known: Known) -> tuple[Config, float] | None:
 def _alike(result: Result) -> tuple[Config, Config] | None:
     """Return the script's settings and the answer's where losses have to be the same; ``None`` where they may change.
 
-    Both have the answer's threads, which decide in what order sums are made.
+    The first losses are not those of a later loop. Both have the answer's threads: these decide the order of sums.
     """
     nothing: dict[str, Any] = {"measured": None, "made_on": None, "alternatives": None}
     own, new = replace(result.baseline, **nothing), replace(result.config, **nothing)
-    if own.dataloader_kwargs() == new.dataloader_kwargs() or (own.batch_size, own.amp) != (new.batch_size, new.amp):
+    is_alike = (own.batch_size, own.amp) == (new.batch_size, new.amp)
+    if result.facts.loop or own.dataloader_kwargs() == new.dataloader_kwargs() or not is_alike:
         return None
     return replace(own, intra_op_threads=new.intra_op_threads, inter_op_threads=new.inter_op_threads), new
 
@@ -406,6 +407,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         "autotune": host.versions.get("autotune", "unknown"),
         **({"autocast": ADDED} if _adds_autocast(result) else {}),
         **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
+        **({"loop": result.facts.loop} if result.facts.loop else {}),
         **({"other_loaders": list(result.facts.other_loader_sites)} if result.facts.other_loader_sites else {}),
         **({"loaders_of_ranks": list(result.facts.sites_of_ranks)} if result.facts.sites_of_ranks else {}),
         **({"shared_lines": list(result.facts.shared_lines)} if result.facts.shared_lines else {}),

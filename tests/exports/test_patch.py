@@ -118,7 +118,7 @@ def made(source: bytes) -> tuple[Any, Site]:
         patched.setattr(DataLoader, "__init__", make)
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             patched.setenv(name, "1")
-        stand_in_for_loaders(path.parent, note)
+        stand_in_for_loaders(Script(path=str(path)), note)
         exec(compile(path.read_bytes(), str(path), "exec"), scope)
     return scope["loader"], found[0] if len(found) == 1 or "kind" in scope else found[-1]
 

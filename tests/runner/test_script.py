@@ -287,7 +287,7 @@ def test_what_took_long_to_prepare_is_kept_for_the_run(
 
 def test_no_card_is_asked_for_before_a_script_has_chosen_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("CUDA_VISIBLE_DEVICES was read"))
-    ScriptLoop(ScriptRun("train.py", ()))
+    ScriptLoop(ScriptRun(Script(path="train.py")))
 
 
 def test_a_script_that_is_not_there_is_said_before_anything_starts() -> None:
@@ -296,7 +296,7 @@ def test_a_script_that_is_not_there_is_said_before_anything_starts() -> None:
 
 
 def test_a_script_that_asks_on_another_stream_than_it_trains_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop: Any = ScriptLoop(ScriptRun("train.py", ()))
+    loop: Any = ScriptLoop(ScriptRun(Script(path="train.py")))
     loop.run._measuring, loop.run._script = getcurrent(), greenlet(lambda _: loop.next_batch())
     loop.optimizers._stream = "the default one"
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "a side stream")
@@ -308,7 +308,7 @@ def test_a_script_that_asks_on_another_stream_than_it_trains_on_is_refused(monke
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts run in forks")
 def test_the_door_costs_less_than_ten_microseconds_a_batch() -> None:
     loader: Any = DataLoader([0])
-    watched = Watched(ScriptLoop(ScriptRun("train.py", ())), loader, iter(range(5000)), 0)
+    watched = Watched(ScriptLoop(ScriptRun(Script(path="train.py"))), loader, iter(range(5000)), 0)
     plain, times = iter(range(5000)), []
     for _ in range(5000):
         begin = time.perf_counter()
