@@ -38,8 +38,10 @@ MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.comm
 """Modules that start a script in several processes."""
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
 """Events of Python's audit hooks by which a program is started."""
-WRAPPERS = set("env nohup nice ionice numactl taskset timeout time stdbuf setsid sudo srun conda uv poetry run".split())
-WRAPPERS |= set("exec command if then elif else while until do ! {".split())
+WRAPPER = re.compile(
+    "env|nohup|nice|ionice|numactl|taskset|timeout|time|stdbuf|setsid|sudo|srun|conda|uv|poetry|run|"
+    "exec|command|if|then|elif|else|while|until|do|!|{"
+)
 """Programs that start the one in their arguments, and words of a shell before a program."""
 PYTHON = re.compile(r"(i?python|pypy)[\d.]*[a-z]?(\.exe)?")
 SHELL = re.compile(r"(ba|da|k|z)?sh")
@@ -196,7 +198,7 @@ def _unwrapped(words: Sequence[str]) -> Sequence[str]:
     for place, word in enumerate(words):
         name = os.path.basename(word)
         is_option = re.match(r"[-\d]", word) or re.match(r"-[^=]*$", before)
-        if name in WRAPPERS:
+        if WRAPPER.fullmatch(name):
             is_wrapped = True
         elif not (is_wrapped and is_option and not PYTHON.fullmatch(name)) and not re.match(r"\w+=", word):
             return words[place:]
