@@ -252,6 +252,7 @@ EVIDENCE: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "measured.ci95": _INTERVAL,
     "measured.next_run_95": _INTERVAL,
     "measured.speedup_ci95": _INTERVAL,
+    "measured.objective": (lambda value: value is None or isinstance(value, str), "a text, or null"),
     "measured.learning_rate": (
         lambda value: isinstance(value, dict) and all(_LEARNING_RATE.get(key, _is_plain)(value[key]) for key in value),
         "a section with optimizer, rule, factor and samples",

@@ -241,6 +241,15 @@ def test_a_damaged_alternative_is_refused_with_its_place(tmp_path: Path, other: 
     assert said in refusal(tmp_path, HEAD + LOADER + f"alternatives: {{same-batch: {other}}}\n")
 
 
+@pytest.mark.parametrize("objective", ["3", "[samples]", "{samples: 1}", "true", "1.5"])
+def test_an_objective_that_is_no_text_is_refused_whichever_answer_is_asked_for(tmp_path: Path, objective: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(HEAD + LOADER + f"measured: {{objective: {objective}}}\n")
+    for asked in (None, "samples"):
+        with pytest.raises(ConfigFileError, match=r"measured\.objective: is .*; allowed: a text, or null"):
+            load_config(path, asked)
+
+
 @pytest.mark.parametrize(
     "more", ["measured: {a: .nan}", "alternatives: {a: .nan}", "alternatives: [.inf]", "3: {a: 1}"]
 )

@@ -109,6 +109,26 @@ def loss_of(model: nn.Module) -> torch.Tensor:
     return loss
 
 
+class Remembering(nn.Module):
+    """Keeps its state from batch to batch, and takes no batch of 7."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.LSTM(1, 1)
+        self.state: tuple[torch.Tensor, ...] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) == 7:
+            raise ValueError("7 samples")
+        output, state = self.inner(x[None], self.state)
+        self.state = tuple(each.detach() for each in state)
+        return torch.as_tensor(output[0])
+
+
+def remembering() -> Workload:
+    return Workload(Remembering(), Squares(40 * 256))
+
+
 def small() -> Workload:
     return Workload(nn.Linear(1, 1), Squares(256))
 

@@ -7,13 +7,16 @@ wait for its end, and have its exit code.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from typing import Any
 
 from autotune.errors import UsageError
@@ -27,12 +30,25 @@ WITHOUT_RANKS = {
 the variable with the number of a process."""
 OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
 """How the names of the variables begin that torchrun gives to ranks."""
-PROGRAMS = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate launch")
 """Programs that start a script in several processes."""
+MPI = ("mpirun", "mpiexec", "horovodrun")
+"""Programs that start any other in several processes."""
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-"""Modules that do."""
-STARTS = {"subprocess.Popen": 1, "os.system": 0, "os.exec": 1, "os.posix_spawn": 1}
-"""Events of Python's audit hooks by which a program is started, and the place of its command in their arguments."""
+"""Modules that start a script in several processes."""
+STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
+"""Events of Python's audit hooks by which a program is started."""
+WRAPPER = re.compile(
+    "env|nohup|nice|ionice|numactl|taskset|timeout|time|stdbuf|setsid|sudo|srun|conda|uv|poetry|run|"
+    "exec|command|if|then|elif|else|while|until|do|!|{"
+)
+"""Programs that start the one in their arguments, and words of a shell before a program."""
+PYTHON = re.compile(r"(i?python|pypy)[\d.]*[a-z]?(\.exe)?")
+SHELL = re.compile(r"(ba|da|k|z)?sh")
+ENDS = ";&|()<>\n"
+"""Characters that end a command in a shell's text."""
+LONGEST = 10_000
+"""Characters of a shell's text that are read at most."""
 START_SECONDS, NAP = 30.0, 0.05
 """Seconds in which the processes of a launcher start, at most, and between two looks whether the first has."""
 
@@ -106,20 +122,85 @@ class Launch:
 def heed_launches(script: str, module: str | None, hear: Callable[[], object]) -> None:
     """Have ``hear`` called before this process starts the script once more, or a launcher of scripts."""
     this, modules = os.getpid(), (*MODULES, *([module, f"{module}.__main__"] if module else ()))
+    launches = _Launches(os.path.realpath(script), modules)
 
     def heed(event: str, given: tuple[Any, ...]) -> None:
-        place = STARTS.get(event)
-        if place is not None and os.getpid() == this and _is_launch(given[place], script, modules):
+        if event in STARTS and os.getpid() == this and launches.has(event, given):
             hear()
 
     sys.addaudithook(heed)
 
 
-def _is_launch(command: Any, script: str, modules: Sequence[str]) -> bool:
-    """Return whether a command starts the script once more, or a launcher of scripts, also by their modules."""
-    parts = [command] if isinstance(command, (str, bytes)) else list(command)
-    words = [word for part in parts for word in os.fsdecode(part).split()]  # a shell has all in one part
-    return any(os.path.basename(word) in PROGRAMS for word in words[:3]) or any(
-        word in modules or (word.endswith(".py") and os.path.realpath(word) == os.path.realpath(script))
-        for word in words
-    )
+@dataclass(frozen=True, slots=True)
+class _Launches:
+    """Commands that start a script once more, or a launcher of scripts, also by their modules."""
+
+    script: str
+    modules: Sequence[str]
+
+    def has(self, event: str, given: tuple[Any, ...]) -> bool:
+        """Return whether an event of an audit hook starts a command among them; never raises."""
+        with suppress(Exception):  # a command that cannot be read will not start, or is too odd for a launch
+            if event == "os.system":
+                return self._in_shell(os.fsdecode(given[0]), "")
+            words = [os.fsdecode(word) for word in (given[0], *given[1][1:])]  # the file counts, not its name for it
+            return self._has(words, os.fsdecode(given[2] or "") if event == "subprocess.Popen" else "")
+        return False
+
+    def _in_shell(self, text: str, folder: str) -> bool:
+        for words in _commands(os.path.expandvars(text[:LONGEST])):
+            if words[0] == "cd":
+                folder = os.path.join(folder, os.path.expanduser(words[-1]))
+            elif self._has(words, folder):
+                return True
+        return False
+
+    def _has(self, words: Sequence[str], folder: str) -> bool:
+        file, *rest = _unwrapped(words)
+        name = os.path.basename(file)
+        if PYTHON.fullmatch(name) or file == sys.executable:
+            return self._in_python(rest, folder)
+        if SHELL.fullmatch(name):
+            texts = [text for flag, text in pairwise(rest) if re.fullmatch(r"-\w*c", flag)]
+            return self._in_shell(texts[0], folder)
+        if name in MPI:
+            return any(PYTHON.fullmatch(os.path.basename(word)) for word in rest)
+        is_program = os.sep in file and self._is_script(file, folder) and os.access(self.script, os.X_OK)
+        return is_program or bool({name, " ".join([name, *rest[:1]])}.intersection(LAUNCHERS))
+
+    def _in_python(self, words: Sequence[str], folder: str) -> bool:
+        rest = iter(words)
+        for word in rest:
+            if flag := re.match(r"-[a-zA-Z]*?([cmWX])(.*)", word, re.DOTALL):
+                value = flag[2] or next(rest)
+                if flag[1] in "cm":
+                    return flag[1] == "m" and value in self.modules
+            elif not re.match("-.", word):
+                return self._is_script(word, folder)
+        return False
+
+    def _is_script(self, word: str, folder: str) -> bool:
+        return os.path.realpath(os.path.join(folder, os.path.expanduser(word))) == self.script
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """Yield the commands in a shell's text, as words. Raises ``ValueError``."""
+    lexer = shlex.shlex(text.replace("\\\n", " ").replace("`", "\n"), posix=True, punctuation_chars=ENDS)
+    lexer.whitespace, lexer.commenters, lexer.whitespace_split = " \t\r", "", True
+    for is_end, words in groupby(lexer, lambda word: bool(word) and set(word) <= set(ENDS)):
+        if not is_end:
+            yield list(words)
+
+
+def _unwrapped(words: Sequence[str]) -> Sequence[str]:
+    """Return a command from its program on: ``python a.py`` of ``env A=1 nice -n 5 python a.py``."""
+    is_wrapped, before = False, ""
+    for place, word in enumerate(words):
+        name = os.path.basename(word)
+        is_option = re.match(r"[-\d]", word) or re.match(r"-[^=]*$", before)
+        if WRAPPER.fullmatch(name):
+            is_wrapped = True
+        elif not (is_wrapped and is_option and not PYTHON.fullmatch(name)) and not re.match(r"\w+=", word):
+            return words[place:]
+        before = word
+    return [""]

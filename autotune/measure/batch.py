@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
+
+_ROWS, _COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: _ROWS,
+    torch.sparse_bsr: _ROWS,
+    torch.sparse_csc: _COLUMNS,
+    torch.sparse_bsc: _COLUMNS,
+}
+"""Methods for the dense parts of a sparse tensor, by its layout."""
 
 
 def move(batch: Any, device: torch.device, *, non_blocking: bool) -> Any:
@@ -23,17 +33,30 @@ def move(batch: Any, device: torch.device, *, non_blocking: bool) -> Any:
             return batch.to(device, non_blocking=non_blocking)
         except TypeError:  # a batch of the user's own
             return batch.to(device)
-    if isinstance(batch, tuple):
-        moved = [again(part) for part in batch]
-        return type(batch)(*moved) if hasattr(batch, "_fields") else tuple(moved)
-    if isinstance(batch, list):
-        return [again(part) for part in batch]
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         fields = {f.name: again(getattr(batch, f.name)) for f in dataclasses.fields(batch) if f.init}
         return dataclasses.replace(batch, **fields)
-    if isinstance(batch, Mapping):
-        return {key: again(part) for key, part in batch.items()}
-    return batch
+    return _rebuilt(batch, again) if isinstance(batch, (tuple, list, Mapping)) else batch
+
+
+def _rebuilt(batch: Any, again: Callable[[Any], Any]) -> Any:
+    """Return a tuple, list or mapping of the same class whose parts are made ``again``."""
+    if not isinstance(batch, Mapping):
+        parts = [again(part) for part in batch]
+        named = hasattr(batch, "_fields")
+        return type(batch)(*parts) if named else parts if isinstance(batch, list) else tuple(parts)
+    items = {key: again(part) for key, part in batch.items()}
+    try:
+        if not isinstance(batch, MutableMapping):
+            return type(batch)(items)  # type: ignore[call-arg]
+        rebuilt = copy.copy(batch)
+        if not isinstance(batch, dict):  # its copy would share the dictionaries that it keeps its items in
+            vars(rebuilt).update({name: dict(each) for name, each in vars(batch).items() if type(each) is dict})
+        for key, part in items.items():
+            rebuilt[key] = part
+        return rebuilt
+    except Exception:  # a class of the user's own, which is made in another way
+        return items
 
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
@@ -58,8 +81,12 @@ def leaves_in(batch: Any) -> Iterator[Any]:
 
 
 def tensor_bytes(batch: Any) -> int:
-    """Return the bytes of all tensors in a batch."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
+    """Return the bytes of all tensors in a batch; of sparse ones those that are kept."""
+    return sum(part.numel() * part.element_size() for tensor in tensors_in(batch) for part in _dense_parts(tensor))
+
+
+def _dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    return [getattr(tensor, name)() for name in _PARTS.get(tensor.layout, ())] or [tensor]
 
 
 def versions(batch: Any) -> list[int]:
@@ -71,11 +98,4 @@ def shallow(batch: Any) -> Any:
     """Return a batch whose containers may be changed by the script; tensors stay the same."""
     if isinstance(batch, torch.Tensor):
         return batch
-    if isinstance(batch, tuple):
-        parts = [shallow(part) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
-    if isinstance(batch, list):
-        return [shallow(part) for part in batch]
-    if type(batch) is dict:
-        return {key: shallow(part) for key, part in batch.items()}
-    return copy.copy(batch)
+    return _rebuilt(batch, shallow) if isinstance(batch, (tuple, list, Mapping)) else copy.copy(batch)

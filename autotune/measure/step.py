@@ -146,6 +146,8 @@ def _default_forward(
         elif isinstance(batch, (tuple, list)) and len(batch) > 1:
             output, target = model(*batch[:-1]), batch[-1]
         else:
+            if isinstance(batch, (tuple, list)) and len(batch) == 1 and isinstance(batch[0], torch.Tensor):
+                (batch,) = batch  # as of TensorDataset(x)
             output, target = model(batch), batch
         return loss(output, target) if loss else infer_loss(output, target)
 
@@ -169,7 +171,8 @@ def infer_loss(output: Any, target: Any) -> torch.Tensor:
             f"no loss can be inferred from an output of type {type(output).__name__} and a target of type "
             f"{type(target).__name__}: pass Workload(loss=...) or Workload(training_step=...)"
         )
-    if not target.is_floating_point():
+    is_one_logit = output.numel() == target.numel() and output.shape[1:2] in ((), (1,))
+    if not (target.is_floating_point() or is_one_logit):
         return functional.cross_entropy(output, target.long())
     if output.shape != target.shape and output.numel() == target.numel():
         target = target.reshape(output.shape)
@@ -178,4 +181,5 @@ def infer_loss(output: Any, target: Any) -> torch.Tensor:
             f"the model's output has shape {tuple(output.shape)}, the target {tuple(target.shape)}: the mean "
             "squared error needs equal shapes; pass Workload(loss=...)"
         )
-    return functional.mse_loss(output, target.to(output.dtype))
+    mean_loss = functional.mse_loss if target.is_floating_point() else functional.binary_cross_entropy_with_logits
+    return mean_loss(output, target.to(output.dtype))

@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils.data import IterableDataset, default_collate
 
+from autotune.errors import UserCodeError
 from autotune.machine.host import MemoryMeter, inspect_host
 from autotune.measure.device import Device, uuid_of
 from autotune.measure.loader import length_of
@@ -42,8 +44,14 @@ WRAPPED = ("dataset", "datasets")
 
 
 def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts:
-    """Look at model, dataset and device, and read no sample. Each of several ``ranks`` has its share of free memory."""
+    """Look at model, dataset and device, and read no sample. Each of several ``ranks`` has its share of free memory.
+
+    Raises ``UserCodeError`` for a lazy model.
+    """
     dataset = workload.dataset
+    for name, parameter in workload.model.named_parameters():
+        if is_lazy(parameter):
+            raise UserCodeError(f"the model's {name} has no shape yet: call the model with a batch where it is made")
     length = length_of(dataset)
     devices: list[int] | None = None
     if isinstance(workload.model, torch.nn.DataParallel):

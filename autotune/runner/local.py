@@ -69,7 +69,8 @@ class ProcessRunner:
     on a model and in its process, so each set of them has sessions of its own.
     A session that forks loader workers never reads the dataset, or workers would inherit its offsets, threads and
     locks: what reads has a session of its own, for all probes of steps and losses. ``request.fresh`` always opens a new
-    one, and a failure ends the one it happened in.
+    one, and a failure ends the one it happened in. The user's code that fails after batches of other sizes, whose state
+    a model may keep, is tried once more in a new one.
     """
 
     def __init__(
@@ -101,6 +102,8 @@ class ProcessRunner:
         """The settings of the session's configurations."""
         self._step: Any = None
         """The step that it is for; ``None`` before its first."""
+        self._sizes = set[int]()
+        """The batch sizes that it was asked for."""
         self._on_cpu = False
         self._longest_load = self._opening = 0.0
         self._room = list[int]()
@@ -172,19 +175,10 @@ class ProcessRunner:
         """
         begin, slept, usage = time.monotonic(), suspended_seconds(), cpu_usage()
         self._opening = 0.0
-        try:
-            attempt = self._ask_to_measure(config, request)
-        except ProcessLostError as lost:
-            outcome = lost.outcome
-            if outcome is Outcome.DEVICE_OOM and self._longest_load:  # it had room to be loaded before
-                outcome = Outcome.SUSPECT
-            attempt = Attempt(outcome=outcome, message=str(lost), details=lost.tail)
-        except ScriptEndsError:
-            self._end_session()
-            raise
-        except (UsageError, UserCodeError) as error:
-            details = getattr(error, "user_traceback", "")
-            attempt = Attempt(outcome=Outcome.USER_ERROR, message=str(error), details=details)
+        attempt = self._attempt(config, request)
+        if attempt.outcome is Outcome.USER_ERROR and self._sizes - {config.batch_size}:
+            left = request.time_limit - (time.monotonic() - begin)  # the model may keep state of another batch's size
+            attempt = self._attempt(config, replace(request, fresh=True, time_limit=left))
         if request.fresh or _needs_plain_model(config, request) or not attempt.found:
             self._end_session()  # a failure may have left weights, memory or the device in any state
         attempt = replace(attempt, seconds=time.monotonic() - begin, opening=self._opening)
@@ -193,6 +187,21 @@ class ProcessRunner:
             message = f"the machine was suspended for {slept:.0f} s during the measurement"
             return Attempt(outcome=Outcome.SUSPECT, message=message, seconds=attempt.seconds)
         return _with_names(attempt, usage)
+
+    def _attempt(self, config: Config, request: Request) -> Attempt:
+        try:
+            return self._ask_to_measure(config, request)
+        except ProcessLostError as lost:
+            outcome = lost.outcome
+            if outcome is Outcome.DEVICE_OOM and self._longest_load:  # it had room to be loaded before
+                outcome = Outcome.SUSPECT
+            return Attempt(outcome=outcome, message=str(lost), details=lost.tail)
+        except ScriptEndsError:
+            self._end_session()
+            raise
+        except (UsageError, UserCodeError) as error:
+            details = getattr(error, "user_traceback", "")
+            return Attempt(outcome=Outcome.USER_ERROR, message=str(error), details=details)
 
     def close(self) -> None:
         """End every process and its descendants; the accelerator stays this tuner's, which may go on."""
@@ -246,6 +255,7 @@ class ProcessRunner:
             self._open(config)
             self._common, self._step = common, None
         self._step = step or self._step
+        self._sizes.add(config.batch_size)
         assert self._session is not None
         trace_path = request.trace_path
         if trace_path is not None and isinstance(self._source, Script):  # whose session can write to its scratch folder
@@ -391,7 +401,7 @@ class ProcessRunner:
 
     def _end_session(self) -> None:
         """End the session; a process that does not close it in time is killed with everything it has started."""
-        session, self._session = self._session, None
+        session, self._session, self._sizes = self._session, None, set()
         if session is not None and not session.close():
             session.stop()
             self._cards.is_spoilt = True

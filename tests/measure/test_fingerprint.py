@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, RandomSampler, Subset, default_colla
 
 from autotune import Workload
 from autotune.config import Config
+from autotune.errors import UserCodeError
 from autotune.measure.device import CpuDevice
 from autotune.measure.workload_facts import fingerprint, inspect
 from autotune.search.space import build_space
@@ -277,3 +278,13 @@ def test_the_facts_name_what_the_workload_brings_for_its_loader() -> None:
     assert named(**batches) == ("batch_sampler", "timeout")
     assert named(loader_options={"drop_last": True}) == ("drop_last",)
     assert named(own_batches="dataset") == ("batch_size",)
+
+
+def test_a_lazy_model_is_refused_until_it_was_called_with_a_batch() -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))
+    with pytest.raises(
+        UserCodeError, match=r"the model's 0\.weight has no shape yet: call the model with a batch where"
+    ):
+        inspect(Workload(model, Squares(48)), CpuDevice())
+    model(torch.zeros(2, 5))
+    assert inspect(Workload(model, Squares(48)), CpuDevice()).parameters == 3 * 5 + 3 + 3 + 1

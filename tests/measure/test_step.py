@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import functools
-from collections import namedtuple
-from collections.abc import Callable
+from collections import ChainMap, Counter, OrderedDict, UserDict, defaultdict, namedtuple
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from autotune.config import Amp, Config
 from autotune.errors import UserCodeError
-from autotune.measure.batch import move, tensor_bytes
+from autotune.measure.batch import move, shallow, tensor_bytes
 from autotune.measure.device import CpuDevice
 from autotune.measure.step import TrainingStep, infer_loss
 from autotune.workload import Workload
@@ -129,6 +130,90 @@ def test_what_is_no_tensor_is_left_as_it_is(value: object) -> None:
     assert moved(value) is value
 
 
+class Kept(MutableMapping[str, Any]):
+    """A mapping that keeps its items in a dictionary of its own, and more beside."""
+
+    def __init__(self, label: str, **items: Any) -> None:
+        self.label, self._items = label, items
+
+    def __getitem__(self, key: str) -> Any:
+        return self._items[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._items[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class Unmakeable(dict[str, Any]):
+    def __copy__(self) -> Unmakeable:
+        raise TypeError("only as its loader makes it")
+
+
+MAPPINGS: list[Mapping[str, Any]] = [
+    OrderedDict(x=[torch.zeros(1)]),
+    defaultdict(list, x=[torch.zeros(1)]),
+    UserDict(x=[torch.zeros(1)]),
+    Counter(x=[torch.zeros(1)]),  # type: ignore[arg-type]  # its update() adds
+    ChainMap({"x": [torch.zeros(1)]}, {"y": [torch.zeros(2)]}),
+    Kept("a", x=[torch.zeros(1)]),
+    MappingProxyType({"x": [torch.zeros(1)]}),
+]
+
+
+@pytest.mark.parametrize("change", [moved, shallow])
+@pytest.mark.parametrize("batch", MAPPINGS, ids=lambda batch: type(batch).__name__)
+def test_a_mapping_keeps_its_class_and_the_first_one_stays_as_it_was(
+    batch: Mapping[str, Any], change: Callable[[Any], Any]
+) -> None:
+    parts, there = dict(batch), change(batch)
+    assert type(there) is type(batch)
+    assert list(there) == list(batch)
+    assert {key: len(part[0]) for key, part in there.items()} == {key: len(part[0]) for key, part in parts.items()}
+    assert all(
+        part[0].device == (ELSEWHERE if change is moved else parts[key][0].device) for key, part in there.items()
+    )
+    assert all(there[key] is not part and batch[key] is part for key, part in parts.items())
+    assert getattr(there, "default_factory", None) is getattr(batch, "default_factory", None)
+    assert getattr(there, "label", None) == getattr(batch, "label", None)
+
+
+def test_a_mapping_that_cannot_be_made_again_is_a_dictionary() -> None:
+    there = moved(Unmakeable(x=torch.zeros(1)))
+    assert (type(there), there["x"].device) == (dict, ELSEWHERE)
+
+
+SPARSE = torch.zeros(4000, 4000).index_put((torch.tensor([3]), torch.tensor([4])), torch.tensor(1.0))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+@pytest.mark.parametrize(
+    ("layout", "blocks", "size"),
+    [
+        (torch.sparse_coo, None, 2 * 8 + 4),
+        (torch.sparse_csr, None, 4001 * 8 + 8 + 4),
+        (torch.sparse_csc, None, 4001 * 8 + 8 + 4),
+        (torch.sparse_bsr, (2, 2), 2001 * 8 + 8 + 4 * 4),
+        (torch.sparse_bsc, (2, 2), 2001 * 8 + 8 + 4 * 4),
+    ],
+    ids=str,
+)
+def test_a_sparse_tensor_stays_sparse_and_counts_by_the_values_it_keeps(
+    layout: torch.layout, blocks: tuple[int, int] | None, size: int
+) -> None:
+    batch = SPARSE.to_sparse(layout=layout, blocksize=blocks)
+    assert tensor_bytes([batch, torch.zeros(1)]) == size + 4
+    assert moved([batch])[0].layout == layout
+    assert shallow([batch])[0] is batch
+
+
 # --- counting ---
 
 
@@ -144,6 +229,20 @@ def test_bytes_are_those_of_every_tensor() -> None:
 def test_integer_targets_get_cross_entropy(dtype: torch.dtype) -> None:
     output, target = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     assert torch.equal(infer_loss(output, target.to(dtype)), functional.cross_entropy(output, target))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8])
+@pytest.mark.parametrize(
+    ("output_shape", "target_shape"),
+    [((6, 1), (6,)), ((6,), (6,)), ((6, 1), (6, 1)), ((6,), (6, 1)), ((2, 1, 3, 1), (2, 3, 1))],
+    ids=str,
+)
+def test_one_logit_and_integer_targets_get_binary_cross_entropy(
+    output_shape: tuple[int, ...], target_shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    output, target = torch.randn(output_shape), torch.tensor([0, 1, 1, 0, 1, 1]).reshape(target_shape)
+    expected = functional.binary_cross_entropy_with_logits(output, target.float().reshape(output_shape))
+    assert torch.equal(infer_loss(output, target.to(dtype)), expected)
 
 
 @pytest.mark.parametrize(("output_shape", "target_shape"), [((6, 3), (6, 3)), ((6, 1), (6,)), ((6,), (6, 1))], ids=str)
@@ -269,9 +368,19 @@ def test_a_batch_is_keywords_inputs_and_a_target_or_both_in_one() -> None:
     model = TwoInputs(4, 3)
     expected = functional.cross_entropy(functional.linear(X - 1, model.weight, model.bias), Y)
     assert torch.equal(loss_of(step_of(model), (X, torch.ones_like(X), Y)), expected)
-    model = nn.Linear(4, 4)
-    expected = functional.mse_loss(model(X), X)
-    assert torch.equal(loss_of(step_of(model), X), expected)
+    for batch in (X, [X], (X,)):
+        model = nn.Linear(4, 4)
+        expected = functional.mse_loss(model(X), X)
+        assert torch.equal(loss_of(step_of(model), batch), expected)
+    with pytest.raises(UserCodeError, match=r"output has shape \(8, 3\), the target \(8, 4\).*Workload\(loss="):
+        step_of(nn.Linear(4, 3))([X])
+
+
+def test_one_tensor_in_a_list_is_the_models_input_and_the_losss_target() -> None:
+    model = nn.Linear(4, 3)
+    expected = (model(X).mean() - X.mean()).square()
+    loss = loss_of(step_of(model, loss=lambda output, target: (output.mean() - target.mean()).square()), [X])
+    assert torch.equal(loss, expected)
 
 
 def test_the_users_loss_gets_output_and_target_or_the_whole_dictionary() -> None:

@@ -241,6 +241,20 @@ def test_a_loss_that_was_not_finite_does_not_spoil_the_next_configuration() -> N
         assert measured(runner.measure(Config(batch_size=5), QUICK)).steps > 0
 
 
+def test_what_fails_after_batches_of_another_size_counts_as_it_ends_in_a_fresh_process() -> None:
+    five, seven = (replace(SOUND, batch_size=size) for size in (5, 7))
+    with runner_of("remembering") as runner:
+        runner.inspect(SOUND)
+        assert runner.measure(seven, QUICK).opening == 0  # no other batch was there: it fails at once
+        assert measured(runner.measure(SOUND, QUICK)).steps > 0
+        other, same = runner.measure(five, QUICK), runner.measure(five, QUICK)
+        assert measured(other).steps > 0
+        assert other.opening > 0 == same.opening
+        attempt = runner.measure(seven, QUICK)
+    assert (attempt.outcome, attempt.message) == (Outcome.USER_ERROR, "ValueError: 7 samples")
+    assert attempt.opening > 0
+
+
 def test_closing_leaves_no_processes(processes: Callable[[], list[psutil.Process]]) -> None:
     with runner_of("small") as runner:
         runner.inspect(SOUND)
