@@ -9,10 +9,11 @@ import ast
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import diff_bytes, unified_diff
-from functools import cached_property
+from functools import cached_property, partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -90,14 +91,9 @@ class Patch:
 
     def _diff(self, path: Path) -> bytes:
         name = path.relative_to(self.folder).as_posix() + "\t"  # else it would end at a space
-        before, after = (_lines(content) for content in self.files[path])
+        before, after = (BytesIO(content).readlines() for content in self.files[path])
         found = diff_bytes(unified_diff, before, after, f"a/{name}".encode(), f"b/{name}".encode())
         return b"".join(line if line.endswith(b"\n") else line + NO_END for line in found)
-
-
-def _lines(content: bytes) -> list[bytes]:
-    """Return the lines of a file with their line feeds; a carriage return alone ends none."""
-    return [line + b"\n" for line in content.split(b"\n")[:-1]] + [*filter(None, [content.split(b"\n")[-1]])]
 
 
 NO_END = b"\n\\ No newline at end of file\n"
@@ -133,8 +129,15 @@ def patch_of(config: Config, script: Script) -> Patch:
             command=f"{config.launcher} {script.name}",
             is_shared=place["text"] in (made_on.get("shared_lines") or ()),
         )
-        remarks += _change(files, folder, wanted, place["inside"].split())
-    remarks += _set_threads(files, path, config)
+        if not (folder / wanted.name).is_relative_to(folder):
+            remarks.append(f"{wanted.place}: lies outside of {folder.name}: pass {wanted.words} there")
+            continue
+        change = partial(_File.change, wanted=wanted, inside=place["inside"].split())
+        remarks += _change(files, folder / wanted.name, change, f"pass {wanted.words} in line {wanted.line}")
+    if (threads := config.intra_op_threads) not in (None, made_on.get("threads")):  # else as torch has it by itself
+        set_threads = partial(_File.set_threads, threads=threads, name=path.name)
+        otherwise = f"set {THREAD_VARIABLES[0]}={threads} before it imports torch"
+        remarks += _change(files, path, set_threads, otherwise)
     is_added = made_on.get("autocast") == ADDED
     if is_added and not [name for file in files.values() for name in file.set_precision()]:
         remarks.append("bf16: put the forward in torch.autocast(device, dtype=torch.bfloat16), and its output in fp32")
@@ -148,40 +151,17 @@ def patch_of(config: Config, script: Script) -> Patch:
     return Patch(files=changed, remarks=tuple(remarks), title=headline(config), folder=base)
 
 
-def _read(files: dict[Path, _File], path: Path) -> _File:
-    """Return a file, which is read once. Raises ``_RefusedError`` where it cannot be."""
+def _change(
+    files: dict[Path, _File], path: Path, change: Callable[[_File], Iterable[str]], otherwise: str
+) -> Iterator[str]:
+    """Change a file, which is read once, and yield what is left to the user; ``otherwise`` where it cannot be read."""
     try:
-        return files.get(path) or files.setdefault(path, _File(path))
+        file = files.get(path) or files.setdefault(path, _File(path))
     except (OSError, ValueError, SyntaxError, RecursionError, cst.ParserSyntaxError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise _RefusedError(f"{path.name} cannot be read ({reason})") from error
-
-
-def _change(files: dict[Path, _File], folder: Path, wanted: _Wanted, inside: Sequence[str]) -> Iterator[str]:
-    """Change the call of one DataLoader, and yield what is left to the user."""
-    path = folder / wanted.name
-    if not path.is_relative_to(folder):
-        yield f"{wanted.place}: lies outside of {folder.name}: pass {wanted.words} there"
-        return
-    try:
-        file = _read(files, path)
-    except _RefusedError as refused:
-        yield f"{wanted.place}: {refused}: pass {wanted.words}"
+        yield f"{path.name} cannot be read ({reason}): {otherwise}"
     else:
-        yield from file.change(wanted, inside)
-
-
-def _set_threads(files: dict[Path, _File], path: Path, config: Config) -> Iterator[str]:
-    """Have a script set its number of threads, and yield what that leaves to the user."""
-    threads = config.intra_op_threads
-    if threads in (None, (config.made_on or {}).get("threads")):
-        return  # as torch has it by itself
-    try:
-        file = _read(files, path)
-    except _RefusedError as refused:
-        yield f"{refused}: set {THREAD_VARIABLES[0]}={threads} before it imports torch"
-    else:
-        yield from file.set_threads(threads, path.name)
+        yield from change(file)
 
 
 def _words(settings: Mapping[str, Any]) -> str:
@@ -366,19 +346,20 @@ class _File:
             star = next(self._code(each).rstrip(", \n") for each in call.args if each.star)
             raise _RefusedError(f"takes {star}: put {wanted.words} there")
         args = {self._argument(each, place, positional): each for place, each in enumerate(call.args)}
+        literals = {name: _literal(each.value) for name, each in args.items()}
         settings = dict(wanted.settings)
-        if _is_given(args.get("batch_sampler")) or _is_none(args.get("batch_size")):
+        if literals.get("batch_sampler") is not None or literals.get("batch_size", 1) is None:
             settings.pop("batch_size", None)  # the sampler makes the batches
         needs_workers = {name for name in (*args, *settings) if name.removeprefix("dataloader_") in OF_WORKERS}
         workers = next(name for name in settings if name.endswith("num_workers"))
-        elsewhere = args[workers].value if workers in args and _literal(args[workers].value) is _UNKNOWN else None
+        elsewhere = args[workers].value if literals.get(workers) is _UNKNOWN else None
         gone = [] if settings[workers] or elsewhere else [args[name] for name in needs_workers if name in args]
         new, values = dict[str, cst.BaseExpression](), dict[cst.Arg, cst.BaseExpression]()
         for name, value in settings.items():
             given = args.get(name)
             if given is None and value != defaults.get(name):
                 new[name] = _with_workers(name, value, elsewhere if name in needs_workers else None)
-            elif given is not None and (literal := _literal(given.value)) is _UNKNOWN:
+            elif given is not None and (literal := literals[name]) is _UNKNOWN:
                 if value != wanted.before.get(name):
                     yield f"{wanted.place}: {self._origin(name, given.value, value, wanted)}"
             elif given is not None and literal != value:
@@ -503,17 +484,12 @@ def _with_arguments(
         args[-1] = args[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
     found = call.with_changes(args=[*args, *added])
     code = cst.Module([]).code_for_node(found)
-    if isinstance(pattern, cst.SimpleWhitespace) and "\n" not in code and added and column + len(code) > LONGEST_LINE:
+    is_long = "\n" not in code and column + len(code) > LONGEST_LINE
+    if isinstance(pattern, cst.SimpleWhitespace) and args and added and is_long:
         begin = column + len(cst.Module([]).code_for_node(call.func)) + 1
         aligned = cst.ParenthesizedWhitespace(indent=False, last_line=cst.SimpleWhitespace(" " * begin))
-        place = len(args) - 1
-        found = found.with_changes(
-            args=[
-                each.with_changes(comma=cst.Comma(whitespace_after=aligned)) if number == place else each
-                for number, each in enumerate(found.args)
-            ]
-        )
-    return found
+        args[-1] = args[-1].with_changes(comma=cst.Comma(whitespace_after=aligned))
+    return found.with_changes(args=[*args, *added])
 
 
 def _with_workers(name: str, value: Any, workers: cst.BaseExpression | None) -> cst.BaseExpression:
@@ -575,11 +551,8 @@ def _with_first_lines(module: cst.Module, lines: Sequence[str]) -> cst.Module:
     return module.with_changes(body=[*body[:place], *added, *body[place:]])
 
 
-class _Unknown:
-    """A value that is only known when the script runs."""
-
-
-_UNKNOWN = _Unknown()
+_UNKNOWN = object()
+"""A value that is only known when the script runs."""
 
 
 def _expression(value: Any) -> cst.BaseExpression:
@@ -591,11 +564,3 @@ def _literal(expression: cst.BaseExpression) -> Any:
         return ast.literal_eval(cst.Module([]).code_for_node(expression))
     except (ValueError, SyntaxError):
         return _UNKNOWN
-
-
-def _is_none(arg: cst.Arg | None) -> bool:
-    return arg is not None and _literal(arg.value) is None
-
-
-def _is_given(arg: cst.Arg | None) -> bool:
-    return arg is not None and _literal(arg.value) is not None

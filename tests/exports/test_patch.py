@@ -484,8 +484,8 @@ def test_a_script_that_cannot_be_read_is_a_remark(name: str) -> None:
     patch = patch_here(replace(ANSWER, made_on=made_on))
     assert not patch.files
     of_loader, of_threads = patch.remarks
-    assert of_loader.startswith("train.py:2: train.py cannot be read (")
-    assert of_loader.endswith("): pass num_workers=3, prefetch_factor=4, persistent_workers=True")
+    assert of_loader.startswith("train.py cannot be read (")
+    assert of_loader.endswith("): pass num_workers=3, prefetch_factor=4, persistent_workers=True in line 2")
     assert of_threads.startswith("train.py cannot be read (")
     assert of_threads.endswith("): set OMP_NUM_THREADS=2 before it imports torch")
     assert "\n" not in of_loader + of_threads
