@@ -332,8 +332,8 @@ def _write_patch(patch: Patch, output: Output) -> None:
     output = replace(output, kept={**output.kept, **changed})
     if patch.files:
         output.write(patch.text)
-        name = shlex.quote(str(output.path))
-        _say(f"Written: {output.path}; git apply {name} changes the script, git apply -R {name} changes it back.")
+        git, name = patch.git, shlex.quote(os.path.relpath(output.path, patch.folder))
+        _say(f"Written: {output.path}; {git} {name} changes the script, {git} -R {name} changes it back.")
     for remark in patch.remarks:
         _say(f"Not in the patch: {remark}")
     if not patch.files and not patch.remarks:

@@ -6,11 +6,14 @@ Files are read and nothing of them is run. Quotes, comments, commas and line end
 from __future__ import annotations
 
 import ast
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import diff_bytes, unified_diff
-from functools import cached_property
+from functools import cached_property, partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,22 +41,13 @@ POSITIONAL = (
     "worker_init_fn",
 )
 """Parameters of ``torch.utils.data.DataLoader`` that may be given without a name, in order."""
-DEFAULTS = {
-    "batch_size": 1,
-    "num_workers": 0,
-    "pin_memory": False,
-    "prefetch_factor": 2,
-    "persistent_workers": False,
-}
+DEFAULTS = {"batch_size": 1, "num_workers": 0, "pin_memory": False, "prefetch_factor": 2, "persistent_workers": False}
 """The values of its settings where a call names none; of ``prefetch_factor`` with workers."""
-OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
-"""Arguments that it takes with workers only."""
-TRAINER_DEFAULTS = {
-    "per_device_train_batch_size": 8,
-    "dataloader_num_workers": 0,
-    "dataloader_pin_memory": True,
-    "dataloader_prefetch_factor": 2,
-    "dataloader_persistent_workers": False,
+OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
+"""Arguments that it takes with workers only, and their values without."""
+TRAINER_DEFAULTS = {OF_TRAINER[name]: value for name, value in DEFAULTS.items()} | {
+    OF_TRAINER["batch_size"]: 8,
+    OF_TRAINER["pin_memory"]: True,
 }
 FLAGS = {
     "transformers.TrainingArguments": ("bf16", "True"),
@@ -67,7 +61,7 @@ BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
 """Names of the batch size, of which others than the present one stay."""
 LONGEST_LINE = 100
 """Columns beyond which a new argument begins a line of its own."""
-_SITE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?P<inside>( \S+)*) \S+\[\d*\]( #\d+)?")
+_SITE = re.compile(r"(?P<text>(?P<file>.+?):(?P<line>\d+)(:(?P<column>\d+))?)(?P<inside>( \S+)*) \S+\[\d*\]( #\d+)?")
 """The place of a DataLoader, as a config file keeps it."""
 
 
@@ -84,21 +78,22 @@ class Patch:
     """The folder from which the diff names the files."""
 
     @property
+    def git(self) -> str:
+        """The command for the patch, from the working folder."""
+        place = os.path.relpath(self.folder)
+        return "git apply" if place == os.curdir else f"git -C {shlex.quote(place)} apply"
+
+    @property
     def text(self) -> bytes:
         """The remarks and the unified diff."""
         head = [f"# {line}" for line in (self.title, *self.remarks)]
         return "\n".join([*head, ""]).encode() + b"".join(map(self._diff, self.files))
 
     def _diff(self, path: Path) -> bytes:
-        name = path.relative_to(self.folder).as_posix() + ("\t" if " " in path.name else "")
-        before, after = (_lines(content) for content in self.files[path])
+        name = path.relative_to(self.folder).as_posix() + "\t"  # else it would end at a space
+        before, after = (BytesIO(content).readlines() for content in self.files[path])
         found = diff_bytes(unified_diff, before, after, f"a/{name}".encode(), f"b/{name}".encode())
         return b"".join(line if line.endswith(b"\n") else line + NO_END for line in found)
-
-
-def _lines(content: bytes) -> list[bytes]:
-    """Return the lines of a file with their line feeds; a carriage return alone ends none."""
-    return [line + b"\n" for line in content.split(b"\n")[:-1]] + [*filter(None, [content.split(b"\n")[-1]])]
 
 
 NO_END = b"\n\\ No newline at end of file\n"
@@ -115,12 +110,15 @@ def patch_of(config: Config, script: Script) -> Patch:
     places = [_SITE.fullmatch(str(site)) for site in sites]
     if not all(places):
         raise ConfigFileError("the file names no DataLoader of a script: write it with python -m autotune run SCRIPT")
-    folder, path, remarks = script.folder.resolve(), Path(script.path).resolve(), list[str]()
+    folder, path, here = script.folder.resolve(), Path(script.path).resolve(), Path.cwd()
+    remarks = list[str]()
     files: dict[Path, _File] = {}
     for number, place in enumerate(cast("list[re.Match[str]]", places)):
         wanted = _Wanted(
             name=place["file"],
+            place=place["text"],
             line=int(place["line"]),
+            column=int(place["column"] or 0),
             # of several loaders the samples of the first count
             settings={
                 name: each
@@ -129,12 +127,17 @@ def patch_of(config: Config, script: Script) -> Patch:
             },
             before=config.present,
             command=f"{config.launcher} {script.name}",
-            is_shared=f"{place['file']}:{place['line']}" in (made_on.get("shared_lines") or ()),
+            is_shared=place["text"] in (made_on.get("shared_lines") or ()),
         )
-        remarks += _change(files, folder, wanted, place["inside"].split())
-    if path not in files:
-        files[path] = _File(path)
-    remarks += files[path].set_threads(config, path.name)
+        if not (folder / wanted.name).is_relative_to(folder):
+            remarks.append(f"{wanted.place}: lies outside of {folder.name}: pass {wanted.words} there")
+            continue
+        change = partial(_File.change, wanted=wanted, inside=place["inside"].split())
+        remarks += _change(files, folder / wanted.name, change, f"pass {wanted.words} in line {wanted.line}")
+    if (threads := config.intra_op_threads) not in (None, made_on.get("threads")):  # else as torch has it by itself
+        set_threads = partial(_File.set_threads, threads=threads, name=path.name)
+        otherwise = f"set {THREAD_VARIABLES[0]}={threads} before it imports torch"
+        remarks += _change(files, path, set_threads, otherwise)
     is_added = made_on.get("autocast") == ADDED
     if is_added and not [name for file in files.values() for name in file.set_precision()]:
         remarks.append("bf16: put the forward in torch.autocast(device, dtype=torch.bfloat16), and its output in fp32")
@@ -143,23 +146,22 @@ def patch_of(config: Config, script: Script) -> Patch:
     if advice := learning_rate_advice(config):
         remarks.append(advice)
     changed = {path: (file.before, file.after) for path, file in files.items() if file.after != file.before}
-    base = Path.cwd() if folder.is_relative_to(Path.cwd()) else folder
+    is_below = all(each.is_relative_to(here) for each in changed)
+    base = here if is_below else Path(os.path.commonpath([folder, *(each.parent for each in changed)]))
     return Patch(files=changed, remarks=tuple(remarks), title=headline(config), folder=base)
 
 
-def _change(files: dict[Path, _File], folder: Path, wanted: _Wanted, inside: Sequence[str]) -> Iterator[str]:
-    """Change the call of one DataLoader, and yield what is left to the user."""
-    path = folder / wanted.name
-    if not path.is_relative_to(folder):
-        yield f"{wanted.place}: lies outside of {folder.name}: pass {wanted.words} there"
-        return
-    if path not in files:
-        try:
-            files[path] = _File(path)
-        except (OSError, UnicodeError, cst.ParserSyntaxError) as error:
-            yield f"{wanted.name}: cannot be read, {error}: pass {wanted.words} in line {wanted.line}"
-            return
-    yield from files[path].change(wanted, inside)
+def _change(
+    files: dict[Path, _File], path: Path, change: Callable[[_File], Iterable[str]], otherwise: str
+) -> Iterator[str]:
+    """Change a file, which is read once, and yield what is left to the user; ``otherwise`` where it cannot be read."""
+    try:
+        file = files.get(path) or files.setdefault(path, _File(path))
+    except (OSError, ValueError, SyntaxError, RecursionError, cst.ParserSyntaxError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        yield f"{path.name} cannot be read ({reason}): {otherwise}"
+    else:
+        yield from change(file)
 
 
 def _words(settings: Mapping[str, Any]) -> str:
@@ -172,7 +174,11 @@ class _Wanted:
 
     name: str
     """Its file, as people read it."""
+    place: str
+    """Its file, line, and the column where others are made beside it."""
     line: int
+    column: int
+    """The column, from 1; 0 where there is none."""
     settings: Mapping[str, Any]
     before: Mapping[str, Any]
     """The settings that it had when it was measured."""
@@ -180,10 +186,6 @@ class _Wanted:
     """The command line of the script."""
     is_shared: bool = False
     """Whether its line makes loaders of other datasets too."""
-
-    @property
-    def place(self) -> str:
-        return f"{self.name}:{self.line}"
 
     @property
     def words(self) -> str:
@@ -230,7 +232,8 @@ class _File:
             elif inside:
                 raise _RefusedError(f"{inside[0]}(...) makes the loader: pass it {wanted.words} by its own names")
             else:
-                yield from self._edit(self._loader_at(wanted), wanted, DEFAULTS, POSITIONAL)
+                call = self._loader_at(wanted)
+                yield from self._edit(call, wanted, *self._parameters(call.func, wanted))
                 if wanted.is_shared:
                     yield f"{wanted.place}: makes other DataLoaders too, which get these settings as well"
         except _RefusedError as refused:
@@ -239,87 +242,97 @@ class _File:
     def _change_trainer(self, wanted: _Wanted) -> Iterator[str]:
         settings = {OF_TRAINER[name]: value for name, value in wanted.settings.items()}
         before = {OF_TRAINER[name]: value for name, value in wanted.before.items() if name in OF_TRAINER}
-        calls = [call for call in self._calls if (self._name(call.func) or "").endswith("TrainingArguments")]
+        calls = [call for call in self._calls if self._name(call.func).endswith("TrainingArguments")]
         if len(calls) != 1:
             flags = " ".join(f"--{name} {value}" for name, value in settings.items() if value != before.get(name))
             raise _RefusedError(f"the trainer's arguments come from elsewhere: pass it {flags}")
         yield from self._edit(
             calls[0],
-            replace(wanted, line=self._line(calls[0]), settings=settings, before=before),
+            replace(wanted, place=f"{wanted.name}:{self._line(calls[0])}", settings=settings, before=before),
             TRAINER_DEFAULTS,
             ("output_dir",),
         )
 
     def _loader_at(self, wanted: _Wanted) -> cst.Call:
-        """Return the call at a line that makes a DataLoader. Raises ``_RefusedError`` where none is sure to."""
+        """Return the call at a place that makes a DataLoader. Raises ``_RefusedError`` where none is sure to."""
         here = [call for call in self._calls if self._line(call) == wanted.line]
+        if wanted.column:
+            here = [call for call in here if self._positions[call].start.column + 1 == wanted.column]
         makers = [call for call in here if self._makes_loader(call.func)]
         if len(makers) > 1:
             raise _RefusedError(f"several DataLoaders on one line: pass {wanted.words} to the one that trains")
         if not makers:
-            named = next((self._code(call.func) for call in here), None)
-            which = f"{named}(...) is not known to be a DataLoader" if named else "no call is on this line any more"
+            which = "no call on this line is known to make a DataLoader" if here else "no call is here any more"
+            if here and (wanted.column or len(here) == 1):
+                which = f"{self._code(here[-1].func)}(...) is not known to be a DataLoader"
             raise _RefusedError(f"{which}: pass {wanted.words} where it is made")
         if wanted.is_shared and "batch_size" in wanted.settings:
             raise _RefusedError(f"this line makes other DataLoaders too: pass {wanted.words} where the data trains")
-        (call,) = makers
-        if known := self._class(call.func):
-            self._require_parameters(known, wanted)
-        return call
+        return makers[0]
 
     def _code(self, node: cst.CSTNode) -> str:
         return self._wrapper.module.code_for_node(node)
 
-    def _name(self, node: cst.CSTNode) -> str | None:
+    def _name(self, node: cst.CSTNode) -> str:
         names: Any = self._names.get(node)
         found = names() if callable(names) else names  # it may be computed late
-        return next((each.name for each in found or ()), None)
+        return next((each.name for each in found or ()), self._code(node))  # unknown of a star import
 
     def _makes_loader(self, function: cst.BaseExpression, depth: int = 0) -> bool:
         """Return whether calling an expression makes a DataLoader: its class, a subclass, or a partial of these."""
-        name = self._name(function) or ""
-        if name.rpartition(".")[2] == "DataLoader" or depth > 3:
+        if self._name(function).rpartition(".")[2] == "DataLoader" or depth > 3:
             return depth <= 3
-        if isinstance(function, cst.Call):
-            return self._is_partial(function, depth)
+        return any(self._makes_loader(each, depth + 1) for each in self._behind(function))
+
+    def _behind(self, function: cst.BaseExpression) -> list[cst.BaseExpression]:
+        """Return the expressions that a call of one comes to: bases of a class, or the function of a partial.
+
+        That is ``functools.partial`` with named arguments alone.
+        """
         if known := self._class(function):
-            return any(self._makes_loader(base.value, depth + 1) for base in known.bases)
-        return any(self._is_partial(each, depth) for each in self._assigned(function))
+            return [base.value for base in known.bases]
+        calls = [function] if isinstance(function, cst.Call) else self._assigned(function)
+        return [
+            call.args[0].value
+            for call in calls
+            if isinstance(call, cst.Call)
+            and self._name(call.func).rpartition(".")[2] == "partial"
+            and [bool(each.keyword) for each in call.args] == [False] + [True] * (len(call.args) - 1)
+        ]
 
-    def _is_partial(self, call: cst.BaseExpression, depth: int) -> bool:
-        """Return whether an expression is ``functools.partial`` of a maker of DataLoaders and named arguments."""
-        if not isinstance(call, cst.Call) or self._name(call.func) not in ("functools.partial", "partial"):
-            return False
-        first, *others = call.args
-        has_names = all(each.keyword for each in others)
-        return has_names and not first.keyword and self._makes_loader(first.value, depth + 1)
-
-    def _assigned(self, function: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-        if not isinstance(function, cst.Name):
-            return
+    def _assigned(self, name: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+        """Yield the values that a name, or an attribute of a name, is given."""
+        code = self._code(name)
         for node in self._positions:
-            if isinstance(node, cst.Assign) and any(self._is_name(each.target, function) for each in node.targets):
+            if isinstance(node, cst.Assign) and any(self._code(each.target) == code for each in node.targets):
                 yield node.value
 
-    @staticmethod
-    def _is_name(target: cst.BaseExpression, name: cst.Name) -> bool:
-        return isinstance(target, cst.Name) and target.value == name.value
-
     def _class(self, function: cst.BaseExpression) -> cst.ClassDef | None:
-        if not isinstance(function, cst.Name):
-            return None
         classes = (node for node in self._positions if isinstance(node, cst.ClassDef))
-        return next((each for each in classes if each.name.value == function.value), None)
+        return next((each for each in classes if each.name.value == self._code(function)), None)
 
-    def _require_parameters(self, known: cst.ClassDef, wanted: _Wanted) -> None:
-        functions = (node for node in known.body.body if isinstance(node, cst.FunctionDef))
-        make = next((node for node in functions if node.name.value == "__init__"), None)
+    def _parameters(self, function: cst.BaseExpression, wanted: _Wanted) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Return the defaults of the settings in a call, and the parameters that it may give without names.
+
+        Raises ``_RefusedError`` where the class does not pass on the settings.
+        """
+        known = self._class(function)
+        makes = [each for each in known.body.body if isinstance(each, cst.FunctionDef)] if known else []
+        make = next((each for each in makes if each.name.value == "__init__"), None)
         if make is None:
-            return
-        options = make.params.star_kwarg
-        if options and f"**{options.name.value}" in self._code(make.body):
-            return
-        raise _RefusedError(f"{known.name.value} has parameters of its own: have it pass on {wanted.words}")
+            behind = [each for each in self._behind(function) if self._makes_loader(each)]
+            return self._parameters(behind[0], wanted) if behind else (DEFAULTS, POSITIONAL)
+        params, code, named = make.params, self._code(make.body), self._code(function)
+        own = [each.name.value for each in (*params.posonly_params, *params.params)][1:]
+        names = {*own, *(each.name.value for each in params.kwonly_params)}
+        rest = f"(*{params.star_arg.name.value}," if isinstance(params.star_arg, cst.Param) else ""
+        if not (params.star_kwarg and f"**{params.star_kwarg.name.value}" in code and rest in code):
+            raise _RefusedError(f"{named} has parameters of its own: have it pass on {wanted.words}")
+        for name in wanted.settings:
+            if name not in names and (given := re.search(rf"\b{name}=[^=,)][^,)]*", code)):
+                raise _RefusedError(f"{named} gives {given[0]} itself: have it pass on {wanted.words}")
+        defaults = {name: value for name, value in DEFAULTS.items() if name not in names}
+        return defaults, [*own, *(POSITIONAL if rest else ())]
 
     def _edit(
         self,
@@ -333,19 +346,20 @@ class _File:
             star = next(self._code(each).rstrip(", \n") for each in call.args if each.star)
             raise _RefusedError(f"takes {star}: put {wanted.words} there")
         args = {self._argument(each, place, positional): each for place, each in enumerate(call.args)}
+        literals = {name: _literal(each.value) for name, each in args.items()}
         settings = dict(wanted.settings)
-        if _is_given(args.get("batch_sampler")) or _is_none(args.get("batch_size")):
+        if literals.get("batch_sampler") is not None or literals.get("batch_size", 1) is None:
             settings.pop("batch_size", None)  # the sampler makes the batches
         needs_workers = {name for name in (*args, *settings) if name.removeprefix("dataloader_") in OF_WORKERS}
         workers = next(name for name in settings if name.endswith("num_workers"))
-        elsewhere = args[workers].value if workers in args and _literal(args[workers].value) is _UNKNOWN else None
-        gone = [] if settings[workers] or elsewhere else [name for name in needs_workers if name in args]
+        elsewhere = args[workers].value if literals.get(workers) is _UNKNOWN else None
+        gone = [] if settings[workers] or elsewhere else [args[name] for name in needs_workers if name in args]
         new, values = dict[str, cst.BaseExpression](), dict[cst.Arg, cst.BaseExpression]()
         for name, value in settings.items():
             given = args.get(name)
             if given is None and value != defaults.get(name):
                 new[name] = _with_workers(name, value, elsewhere if name in needs_workers else None)
-            elif given is not None and (literal := _literal(given.value)) is _UNKNOWN:
+            elif given is not None and (literal := literals[name]) is _UNKNOWN:
                 if value != wanted.before.get(name):
                     yield f"{wanted.place}: {self._origin(name, given.value, value, wanted)}"
             elif given is not None and literal != value:
@@ -353,8 +367,10 @@ class _File:
                 if name in BATCH_SIZES and literal != present:
                     yield f"{wanted.place}: {name}={literal} stays: {present} was measured"
                 else:
-                    values[given] = cst.parse_expression(repr(value))
-        kept = [each for each in call.args if not any(each is args[name] for name in gone)]
+                    values[given] = _expression(value)
+        # by position others follow
+        values |= {args[name]: _expression(OF_WORKERS[name]) for name in OF_WORKERS if args.get(name) in gone}
+        kept = [each for each in call.args if each not in gone or not each.keyword]
         kept = [each.with_changes(value=values[each]) if each in values else each for each in kept]
         if new or values or gone:
             self._changed[call] = _with_arguments(call, kept, new, self._positions[call].start.column)
@@ -395,7 +411,7 @@ class _File:
     def set_precision(self) -> Iterator[str]:
         """Have the trainers of this file compute in bf16, and yield their names."""
         for call in self._calls:
-            name = self._name(call.func) or ""
+            name = self._name(call.func)
             if name not in FLAGS:
                 continue
             flag, value = FLAGS[name]
@@ -406,11 +422,8 @@ class _File:
             self._changed[call] = _with_arguments(known, args, new, self._positions[call].start.column)
             yield name
 
-    def set_threads(self, config: Config, name: str) -> Iterator[str]:
+    def set_threads(self, threads: int | None, name: str) -> Iterator[str]:
         """Set the number of threads before torch is imported; yield what that leaves to the user."""
-        threads = config.intra_op_threads
-        if threads in (None, (config.made_on or {}).get("threads")):
-            return  # as torch has it by itself
         own = [call for call in self._calls if self._name(call.func) == "torch.set_num_threads"]
         if own:
             literals = [_literal(call.args[0].value) for call in own if call.args]
@@ -471,23 +484,18 @@ def _with_arguments(
         args[-1] = args[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
     found = call.with_changes(args=[*args, *added])
     code = cst.Module([]).code_for_node(found)
-    if isinstance(pattern, cst.SimpleWhitespace) and "\n" not in code and added and column + len(code) > LONGEST_LINE:
+    is_long = "\n" not in code and column + len(code) > LONGEST_LINE
+    if isinstance(pattern, cst.SimpleWhitespace) and args and added and is_long:
         begin = column + len(cst.Module([]).code_for_node(call.func)) + 1
         aligned = cst.ParenthesizedWhitespace(indent=False, last_line=cst.SimpleWhitespace(" " * begin))
-        place = len(args) - 1
-        found = found.with_changes(
-            args=[
-                each.with_changes(comma=cst.Comma(whitespace_after=aligned)) if number == place else each
-                for number, each in enumerate(found.args)
-            ]
-        )
-    return found
+        args[-1] = args[-1].with_changes(comma=cst.Comma(whitespace_after=aligned))
+    return found.with_changes(args=[*args, *added])
 
 
 def _with_workers(name: str, value: Any, workers: cst.BaseExpression | None) -> cst.BaseExpression:
     """Return the expression of a value; of one that needs workers, where an expression says how many there are."""
     if workers is None:
-        return cst.parse_expression(repr(value))
+        return _expression(value)
     code = cst.Module([]).code_for_node(workers)
     count = code if isinstance(workers, cst.Name | cst.Attribute | cst.Call | cst.Subscript) else f"({code})"
     is_switch = isinstance(value, bool)
@@ -543,11 +551,12 @@ def _with_first_lines(module: cst.Module, lines: Sequence[str]) -> cst.Module:
     return module.with_changes(body=[*body[:place], *added, *body[place:]])
 
 
-class _Unknown:
-    """A value that is only known when the script runs."""
+_UNKNOWN = object()
+"""A value that is only known when the script runs."""
 
 
-_UNKNOWN = _Unknown()
+def _expression(value: Any) -> cst.BaseExpression:
+    return cst.parse_expression(repr(value))
 
 
 def _literal(expression: cst.BaseExpression) -> Any:
@@ -555,11 +564,3 @@ def _literal(expression: cst.BaseExpression) -> Any:
         return ast.literal_eval(cst.Module([]).code_for_node(expression))
     except (ValueError, SyntaxError):
         return _UNKNOWN
-
-
-def _is_none(arg: cst.Arg | None) -> bool:
-    return arg is not None and _literal(arg.value) is None
-
-
-def _is_given(arg: cst.Arg | None) -> bool:
-    return arg is not None and _literal(arg.value) is not None

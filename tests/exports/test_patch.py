@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +79,20 @@ REFUSED = {
             "loader = Mine(ds)\n"
         ),
         "Mine has parameters of its own: have it pass on num_workers=3",
+    ),
+    "a subclass of a class with parameters of its own": (
+        (
+            "class Mine(DataLoader):\n    def __init__(self, data):\n        super().__init__(data, batch_size=16)\n"
+            "class Other(Mine):\n    pass\nloader = Other(ds)\n"
+        ),
+        "Mine has parameters of its own: have it pass on num_workers=3",
+    ),
+    "a subclass that gives its own workers": (
+        (
+            "class Mine(DataLoader):\n    def __init__(self, *args, **options):\n"
+            "        super().__init__(*args, num_workers=0, **options)\nloader = Mine(ds, 16)\n"
+        ),
+        "Mine gives num_workers=0 itself: have it pass on num_workers=3",
     ),
     "a class by a variable": (
         "kind = [DataLoader][0]\nloader = kind(ds, batch_size=16)\n",
@@ -206,6 +223,66 @@ def test_a_line_that_makes_other_loaders_too_is_told_and_left_where_the_batch_ch
     ]
 
 
+OF_CLASSES = {
+    "another parameter": ("self, dataset, rank, **kw", "dataset, **kw", "Mine(ds, 1{})"),
+    "of a partial": ("self, dataset, rank, **kw", "dataset, **kw", "functools.partial(Mine, timeout=0)(ds, 1{})"),
+    "of a base": ("self, dataset, rank, **kw", "dataset, **kw", "Other(ds, 1{})"),
+    "those of a DataLoader behind": ("self, rank, *rest, **kw", "*rest, **kw", "Mine(3, ds, 1, True{})"),
+    "its own workers": ("self, data, num_workers=2, **kw", "data, num_workers=num_workers, **kw", "Mine(ds{})"),
+}
+"""Parameters of a subclass, those that it passes on, and a call."""
+
+
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_positions_and_defaults_are_those_of_the_class_that_is_called(name: str) -> None:
+    own, passed, call = OF_CLASSES[name]
+    source = f"class Mine(DataLoader):\n    def __init__({own}):\n        super().__init__({passed})\n"
+    source += "class Other(Mine):\n    pass\n"
+    _, site = made(f"{HEAD}{source}loader = {call.format('')}\n".encode())
+    answer = Config(batch_size=64, num_workers=0, measured={"baseline": BEFORE | {"batch_size": 1, "num_workers": 2}})
+    patch = patch_here(answer_at(site, answer))
+    ((_, after),) = patch.files.values()
+    loader, _ = made(after)
+    assert settings(loader) == (64, 0, None, False)
+    said = ", batch_size=64, num_workers=0" if "workers" in own else ", batch_size=64"
+    wanted = call.format(said) if "True" not in call else call.format("").replace("ds, 1", "ds, 64")
+    assert after.decode().splitlines()[-1] == f"loader = {wanted}"
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "changed"),
+    [
+        ("a, b = DataLoader(ds, 16), DataLoader(ds, 16)", 8, "a, b = DataLoader(ds, 16{}), DataLoader(ds, 16)"),
+        ("a, b = DataLoader(ds, 16), DataLoader(ds, 16)", 28, "a, b = DataLoader(ds, 16), DataLoader(ds, 16{})"),
+        ("é, b = 'ä', Loader(Loader(ds, 16), 16)", 13, "é, b = 'ä', Loader(Loader(ds, 16), 16{})"),
+        (
+            "a = iter(partial(DataLoader)(ds)); b = Loader(ds)",
+            10,
+            "a = iter(partial(DataLoader)(ds{})); b = Loader(ds)",
+        ),
+    ],
+    ids=["the first", "the second", "the outer one", "a partial's"],
+)
+def test_of_several_dataloaders_on_a_line_that_at_the_column_is_changed(line: str, column: int, changed: str) -> None:
+    Path("train.py").write_text(f"{HEAD}{line}\n", encoding="utf-8")
+    answer = replace(ANSWER, persistent_workers=False, prefetch_factor=2)
+    place = f"train.py:{HEAD.count(chr(10)) + 1}:{column}"
+    made_on = {"loader": f"{place} list[96]", "threads": 2, "shared_lines": [place.rpartition(":")[0]]}
+    ((_, after),) = patch_here(replace(answer, made_on=made_on)).files.values()
+    assert after.decode().removeprefix(HEAD) == changed.format(", num_workers=3") + "\n"
+    beside = replace(answer, made_on={**made_on, "loader": f"{place}0 list[96]"})
+    (remark,) = patch_here(beside).remarks
+    assert remark.startswith(f"{place}0: no call is here any more: pass num_workers=3")
+
+
+def test_loaders_on_one_line_that_train_together_are_both_changed() -> None:
+    Path("train.py").write_text(f"{HEAD}a, b = DataLoader(ds, 16), DataLoader(ds, 16)\n")
+    made_on = {"loader": "train.py:9:8 list[96]", "other_loaders": ["train.py:9:28 list[96]"], "threads": 2}
+    patch = patch_here(replace(ANSWER, made_on=made_on))
+    assert patch.remarks == ()
+    assert patch.text.count(b"num_workers=3") == 2
+
+
 LINES = "    num_workers=3,\n    prefetch_factor=4,\n    persistent_workers=True,\n"
 NONE = Config(batch_size=16, num_workers=0, measured={"baseline": BEFORE | {"num_workers": 2}})
 
@@ -223,8 +300,17 @@ NONE = Config(batch_size=16, num_workers=0, measured={"baseline": BEFORE | {"num
             NONE,
             "loader = DataLoader(ds, batch_size=16, num_workers=0)\n",
         ),
+        (
+            "loader = DataLoader(ds, 16, True, None, None, 2, None, False, False, 3, print)\n",
+            NONE,
+            "loader = DataLoader(ds, 16, True, None, None, 0, None, False, False, 0, print)\n",
+        ),
     ],
-    ids=["laid out as those that are there", "those of workers go where there are none"],
+    ids=[
+        "laid out as those that are there",
+        "those of workers go where there are none",
+        "by position they keep their place",
+    ],
 )
 def test_arguments_are_written_as_a_user_would(source: str, answer: Config, changed: str) -> None:
     _, site = made((HEAD + source).encode())
@@ -310,7 +396,7 @@ def test_the_factor_of_the_learning_rate_is_left_to_the_user() -> None:
             "create_loader ImageFolder",
             "create_loader(...) makes the loader: pass it {} by its own names",
         ),
-        ("", "list", "no call is on this line any more: pass {} where it is made"),
+        ("", "list", "no call is here any more: pass {} where it is made"),
     ],
 )
 def test_where_the_loader_is_not_made_by_a_call_it_is_said(line: str, made_by: str, said: str) -> None:
@@ -364,3 +450,71 @@ def test_a_trainer_is_told_the_precision(name: str) -> None:
     half = replace(half, made_on={**(half.made_on or {}), "loader": "train.py:2 list[96]"})
     (remark,) = patch_here(half).remarks
     assert remark == "bf16: put the forward in torch.autocast(device, dtype=torch.bfloat16), and its output in fp32"
+
+
+STAR = "from torch.utils.data import *\nds = list(range(96))\n"
+
+
+def test_a_dataloader_of_a_star_import_is_known() -> None:
+    _, site = made(f"{STAR}loader = DataLoader(Subset(ds, range(96)), batch_size=16)\n".encode())
+    patch = patch_here(answer_at(site))
+    assert patch.remarks == ()
+    assert b"range(96)), batch_size=16,\n+                    num_workers=3, prefetch" in patch.text
+
+
+def test_of_several_calls_on_a_line_none_is_named_as_no_dataloader() -> None:
+    _, site = made(f"{STAR}kind = [DataLoader][0]\nloader = kind(Subset(ds, range(96)), batch_size=16)\n".encode())
+    (remark,) = patch_here(answer_at(site)).remarks
+    assert remark.startswith("train.py:4: no call on this line is known to make a DataLoader: pass num_workers=3")
+
+
+UNREADABLE = {
+    "a notebook's magic": b"%matplotlib inline\nloader = DataLoader(ds)\n",
+    "not UTF-8": b"name = '\xff'\nloader = DataLoader(ds)\n",
+    "an unknown encoding": b"# coding: nope\nloader = DataLoader(ds)\n",
+    "a zero": b"name = 1\0\nloader = DataLoader(ds)\n",
+    "a deep expression": b"n = 1" + b" + 1" * 1100 + b"\nloader = DataLoader(ds)\n",
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_script_that_cannot_be_read_is_a_remark(name: str) -> None:
+    Path("train.py").write_bytes(UNREADABLE[name])
+    made_on = {"loader": "train.py:2 list[96]", "threads": 4}
+    patch = patch_here(replace(ANSWER, made_on=made_on))
+    assert not patch.files
+    of_loader, of_threads = patch.remarks
+    assert of_loader.startswith("train.py cannot be read (")
+    assert of_loader.endswith("): pass num_workers=3, prefetch_factor=4, persistent_workers=True in line 2")
+    assert of_threads.startswith("train.py cannot be read (")
+    assert of_threads.endswith("): set OMP_NUM_THREADS=2 before it imports torch")
+    assert "\n" not in of_loader + of_threads
+    same_threads = replace(ANSWER, made_on={**made_on, "threads": 2})
+    assert patch_here(same_threads).remarks == (of_loader,)
+
+
+@pytest.mark.parametrize("is_repository", [False, True])
+@pytest.mark.parametrize("place", ["project", "project/src", "project/a dir", "."])
+def test_the_command_that_is_said_works_where_it_is_said(
+    place: str, is_repository: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = Path.cwd()
+    for folder in ("project/src", "project/a dir"):
+        Path(folder).mkdir(parents=True)
+    if is_repository:
+        subprocess.run(["git", "init", "-q", "project"], check=True)
+    monkeypatch.chdir("project/src")
+    source = HEAD + "loader = DataLoader(ds, batch_size=16)\n"
+    _, site = made(source.encode())
+    monkeypatch.chdir(root / place)
+    answer_at(site).save("autotune.yaml")
+    script = os.path.relpath(root / "project/src/train.py")
+    assert main(["export", "autotune.yaml", "--to", "patch", "--output", "my answer.patch", script]) == 0
+    (said,) = re.findall(r"; (git .+) changes the script, (git .+) changes it back\.", capfd.readouterr().err)
+    subprocess.run(shlex.split(said[0]), check=True)
+    changed = (root / "project/src/train.py").read_text()
+    assert changed == source.replace(
+        "batch_size=16", "batch_size=16, num_workers=3, prefetch_factor=4, persistent_workers=True"
+    )
+    subprocess.run(shlex.split(said[1]), check=True)
+    assert (root / "project/src/train.py").read_text() == source
