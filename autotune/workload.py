@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.errors import UsageError
-from autotune.machine.launcher import PROGRAMS
+from autotune.machine.launcher import LAUNCHERS, MPI
 
 if TYPE_CHECKING:
     import torch
@@ -92,6 +92,8 @@ class Beside:
     """Its own, which does not vary; without effect where its data have ``own_batches``."""
     batches: int
     """Those that it gives for each batch of the workload's."""
+    kept: Mapping[str, Any] | None = None
+    """Fields of ``Config`` with its own settings; ``None`` where it has those of the workload's loader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +220,13 @@ class Script:
         finally:
             sys.modules["__main__"] = usual
 
-    def told(self, loop: str | None, way: str | None) -> Iterator[str]:
-        """Yield sentences about the loop that is measured, and about writes, by the way in which they are held."""
+    def told(self, loop: str | None, kept: Sequence[str], way: str | None) -> Iterator[str]:
+        """Yield sentences about the loop that is measured, about loaders that keep their settings, and about writes.
+
+        These are held in some ``way``, or not.
+        """
+        for place in kept:
+            yield f"The DataLoader of {place} keeps its settings: those beside it are others (the same vary together)."
         if loop and not self.loop:
             yield f"Measured is the loop of {loop}, the first that trains (--loop FILE:LINE takes another)."
         if way is not None:
@@ -296,7 +303,7 @@ def _found_script(path: str) -> tuple[str, str | None]:
     command = None if os.sep in path else shutil.which(path)
     if command is None:
         raise UsageError(f"{path}: no such file; pass the script that you train with")
-    if path in PROGRAMS:
+    if path in MPI or any(path == each.partition(" ")[0] for each in LAUNCHERS):
         raise UsageError(f"{path}: starts ranks; write {path} ... -m autotune run SCRIPT, or leave it out: --ranks N")
     with Path(command).open("rb") as file:
         head = file.read(LONGEST_HEAD)

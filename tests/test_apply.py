@@ -283,3 +283,42 @@ def test_each_rank_takes_its_share_of_an_answer(
         done.stderr
     )
     assert done.stderr.count("measured with 1 rank, and this is one of 2: it takes its share") == told
+
+
+STAGES = """
+import sys, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters())
+def fit(loader, seconds):
+    for (x,) in loader:
+        time.sleep(seconds)
+        model(x).sum().backward()
+        optimizer.step()
+first, second, between = map(float, sys.argv[1:])
+fit(DataLoader(TensorDataset(torch.ones(8, 1)), batch_size=2), first)
+time.sleep(between)
+fit(DataLoader(TensorDataset(torch.ones(10, 1)), batch_size=2), second)
+"""
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (("0.1", "0.02", "0"), None),
+        (("0.02", "0.1", "0"), "DataLoader of train.py:14 took .* s: tune it with .* run --loop train.py:14 train.py"),
+        (("0.02", "0.02", "1"), "the answer makes the rest no faster"),
+    ],
+    ids=["most", "another loop", "between its epochs"],
+)
+def test_the_share_of_the_loop_that_was_tuned_is_said_where_it_is_small(
+    times: tuple[str, ...], said: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(STAGES, "utf-8")
+    Config(batch_size=2, made_on={"loader": "train.py:12 TensorDataset[8]"}).save(tmp_path / "autotune.yaml")
+    done = run_python("-m", "autotune", "apply", "--strict", "autotune.yaml", "train.py", *times, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    if said is None:
+        assert "the loop that was tuned" not in done.stderr
+    else:
+        assert re.search(f"autotune: the loop that was tuned took .* of training, .*{said}", done.stderr), done.stderr

@@ -96,10 +96,10 @@ def open_stream(workload: Workload, config: Config, place: float | None = 0.0, *
     loader = open_loader(workload, config, counter, place, **settings)
     if not workload.beside:
         return BatchStream(loader, counter, workload.epoch_batches)
-    others = [
-        (open_stream(each.data, replace(config, batch_size=each.batch_size), place, **settings), each.batches)
-        for each in workload.beside
-    ]
+    others = list[tuple[BatchStream, int]]()
+    for each in workload.beside:
+        own = replace(config, batch_size=each.batch_size, **(each.kept or {}))
+        others.append((open_stream(each.data, own, place, **settings), each.batches))
     return SeveralStreams(loader, counter, others)
 
 

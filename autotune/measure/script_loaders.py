@@ -35,7 +35,7 @@ SEEN_BATCHES, SEEN_SECONDS = 6, 1.0
 STEPS_WITHOUT_BATCHES = 100
 """Steps of an optimizer from which batches that come from no DataLoader are not waited for."""
 ALIKE = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
-"""Settings that loaders have in common where they feed the steps together."""
+"""Settings that loaders which feed the steps together have in common, or each keeps its own."""
 IRREGULAR = ", which take turns irregularly: draw the same from each in every round, or train on one"
 FRESH_ITERATORS = 3
 """Iterators with one batch each, one after another, that are no accident."""
@@ -123,21 +123,20 @@ class ScriptLoaders:
         return take_apart(self.loader)
 
     def workload(self) -> Workload:
-        """Return the model, and the data of the loaders that feed its steps.
-
-        Raises ``UserCodeError`` where they have not the same settings today.
-        """
+        """Return the model, and the data of the loaders that feed its steps."""
         first, others = self.existing(), list[Beside]()
         for loader, count in zip(self._loaders_beside, self.beside.values(), strict=True):
             other = take_apart(loader)
-            if any(first.present.get(name) != other.present.get(name) for name in ALIKE):
-                raise UserCodeError(
-                    f"{self._run.name} trains on batches of several loaders, made in {self.lines()}, whose "
-                    f"{', '.join(ALIKE)} differ: give them the same first"
-                )
             data = Workload(nn.Identity(), **other.data)
-            others.append(Beside(data=data, batch_size=other.present.get("batch_size", 1), batches=count))
+            kept = None if self._is_like_first(loader) else {name: other.present.get(name) for name in ALIKE}
+            size = other.present.get("batch_size", 1)
+            others.append(Beside(data=data, batch_size=size, batches=count, kept=kept))
         return Workload(self._optimizers.model(), **first.data, beside=tuple(others))
+
+    def _is_like_first(self, loader: DataLoader[Any]) -> bool:
+        """Return whether a loader has the settings of the training loader, and gets those of an answer too."""
+        first, other = self.existing().present, take_apart(loader).present
+        return all(first.get(name) == other.get(name) for name in ALIKE)
 
     @property
     def _loaders_beside(self) -> list[DataLoader[Any]]:
@@ -168,16 +167,21 @@ class ScriptLoaders:
 
     @property
     def origins_beside(self) -> list[Site]:
-        """The places of the user's that made the other loaders that feed the steps."""
-        return [self._origin(each) for each in self._loaders_beside]
+        """The places of the user's that made the other loaders that feed the steps, with the settings of the first."""
+        return [self._origin(each) for each in self._loaders_beside if self._is_like_first(each)]
+
+    @property
+    def kept(self) -> list[str]:
+        """File and line of the other loaders that feed the steps, and have settings of their own."""
+        return [self._origin(each).text for each in self._loaders_beside if not self._is_like_first(each)]
 
     @property
     def shared_lines(self) -> tuple[str, ...]:
         """File and line of the loaders that feed the steps, where these make loaders of other datasets too."""
 
         def makes_others(own: Site) -> bool:
-            there = own.file, own.line, own.inside
-            return any((each.file, each.line, each.inside) == there and each.key != own.key for _, each in self._made)
+            there = own.text, own.inside
+            return any((each.text, each.inside) == there and each.key != own.key for _, each in self._made)
 
         return tuple(each.text for each in (self.origin, *self.origins_beside) if makes_others(each))
 

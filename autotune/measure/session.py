@@ -122,6 +122,7 @@ class Session:
             "missing": loaders.missing,
             "earlier": loaders.earlier,
             "loop": loaders.loop,
+            "kept": loaders.kept,
         }
 
     def measure(self, config: Config, request: Request, room: Sequence[int] = ()) -> Attempt:

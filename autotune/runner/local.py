@@ -140,7 +140,7 @@ class ProcessRunner:
             self._end_session()  # the script has read samples itself: no worker may inherit what it has open
             self._keeper = first if self._longest_load > KEPT_SECONDS else None
             assert isinstance(self._source, Script)
-            for told in self._source.told(self.script["loop"], self.script["holds"]):
+            for told in self._source.told(*map(self.script.get, ("loop", "kept", "holds"))):
                 self._on_wait(told)
         if not self._on_cpu and not self._locks:
             opened = map(open_gpu, (facts.device_uuid, *facts.other_devices))

@@ -105,6 +105,6 @@ def test_each_way_has_its_sentence_and_a_kernel_without_all_rights_claims_less()
     assert [way_of_kernel(version) for version in (0, 1, 2, 3, 6)] == [
         "python", "older kernel", "older kernel", "kernel", "kernel",
     ]  # fmt: skip
-    (told,) = Script(path="train.py").told(None, "older kernel")
+    (told,) = Script(path="train.py").told(None, (), "older kernel")
     assert told is not None
     assert "held" not in told

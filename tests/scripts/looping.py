@@ -14,6 +14,7 @@ import pytest
 from autotune.config import Config
 from autotune.records import Request, WorkloadFacts
 from autotune.runner import local
+from autotune.workload import Script
 from tests.scripts.holding import InTurn
 
 LOOPS = Path(__file__).resolve().parent / "loops"
@@ -49,16 +50,12 @@ class Found(NamedTuple):
 class Loops(InTurn):
     """A runner for one script after another, each with its arguments."""
 
-    def turn_to(self, script: Path, *arguments: str) -> None:
-        super().turn_to(script)
-        self._source = replace(self._source, arguments=arguments)
-
     @contextmanager
-    def started(self, name: str, *arguments: str) -> Iterator[WorkloadFacts]:
-        """Run a script up to its loop, and end its session afterwards."""
+    def started(self, name: str, *arguments: str, loop: str | None = None) -> Iterator[WorkloadFacts]:
+        """Run a script up to its loop, the first one or that of a place, and end its session afterwards."""
         if name in NEEDS:
             pytest.importorskip(NEEDS[name])
-        self.turn_to(Path(f"{name}.py"), *arguments)
+        self.turn_to(Script.of((f"{name}.py", *arguments), loop))
         try:
             yield self.inspect(Config())
         finally:

@@ -35,6 +35,8 @@ class Truth:
     """Words of the refusal. Beside a rate: words that may be told in its place."""
     arguments: tuple[str, ...] = ()
     """Arguments of the script."""
+    loop: str | None = None
+    """The place of the loop that is asked for."""
     apart: float | None = None
     """Share of its time that it spends beside training; ``None`` where that depends on what is seen of it."""
     trial: tuple[str, ...] = ()
@@ -42,7 +44,26 @@ class Truth:
 
 
 USUAL, FEW = per_second(8, 8 * 2, 20), per_second(2, 2 * 20, 40)
+SECOND = "for x, y in pairs"
+"""The loop of a second stage."""
 TRUTHS = {
+    "two_stages": Truth(rate=per_second(8, 8 * 2, 10)),
+    "two_stages of the loop": Truth(rate=per_second(8, 8 * 5, 30), loop=place("two_stages", SECOND)),
+    "two_stages of the loader": Truth(rate=per_second(8, 8 * 5, 30), loop=place("two_stages", "pairs = DataLoader")),
+    "two_stages of no loop": Truth(words=("without a loop there", place("two_stages", SECOND)), loop="two_stages.py:1"),
+    "one_loader_for_two_stages": Truth(rate=per_second(8, 8 * 2, 4)),
+    "one_loader_for_two_stages of the loop": Truth(
+        rate=per_second(8, 8 * 2, 40), loop=place("one_loader_for_two_stages", "range(50)").replace(":13", ":14")
+    ),
+    "copies_itself": Truth(rate=USUAL),
+    "catches_everything": Truth(words=("make one for an epoch",)),
+    "catches_everything made once": Truth(rate=USUAL, arguments=("once",)),
+    "on_one_line": Truth(rate=per_second(8, 8 * 5, 20)),
+    "encodings": Truth(rate=USUAL),
+    "sparse_batches": Truth(rate=USUAL),
+    "lazy_modules": Truth(rate=USUAL),
+    "keeps_state": Truth(rate=USUAL),
+    "asks_terminal": Truth(rate=USUAL),
     "skips_out_of_memory": Truth(rate=USUAL, trial=("made no step",)),
     "skips_some": Truth(rate=per_second(3 * 8, 3 * 8 * 2, 2 * 20)),
     "accumulates": Truth(rate=per_second(4 * 8, 4 * 8 * 2, 4 * 10, 10)),
@@ -79,9 +100,6 @@ TRUTHS = {
     "together": Truth(rate=per_second(2, 2 * 20, 2 * 10, 30)),
     "gan": Truth(rate=per_second(2, 2 * 20, 10, 2 * 15)),
     "short_one_again": Truth(rate=per_second(2, 2 * 20, 2 * 10, 30)),
-    "other_settings": Truth(
-        words=(place("other_settings", "labelled ="), place("other_settings", "unlabelled ="), "give them the same")
-    ),
     "other_iterator_each_step": Truth(words=(place("other_iterator_each_step", "unlabelled ="), "new iterator")),
     "new_iterator_each_step": Truth(words=("makes a new iterator each step",)),
     "in_a_thread": Truth(words=("iterates its training loader in another thread",)),
@@ -109,7 +127,7 @@ def is_true(found: Found, truth: Truth) -> bool:
 def test_a_loop_is_measured_at_its_rate_or_refused_in_words(name: str, runner: Loops) -> None:
     truth, trial = TRUTHS[name], None
     try:
-        with runner.started(name, *truth.arguments):
+        with runner.started(name.partition(" ")[0], *truth.arguments, loop=truth.loop):
             found = runner.measured()
             if truth.trial:
                 trial = runner.measured(LARGE_BATCH)

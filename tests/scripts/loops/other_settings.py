@@ -1,6 +1,6 @@
 """A step on two batches, of loaders with different settings.
 
-Truth: no setting is that of both today, so it is refused, and both lines are named.
+Truth: each keeps its own. 2 samples of the first take 2 * 20 ms and the step 30 ms, 29/s: the worker is never late.
 """
 
 import time
