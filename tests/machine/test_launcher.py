@@ -69,6 +69,8 @@ BOTH = {
     "srun -p gpu -n 2 python train.py": True,
     "srun -n 2 ./train.py": True,
     "conda run -n torch python train.py": True,
+    "conda run --no-capture-output torchrun other.py": True,
+    "srun --pty bash -c 'python train.py'": True,
     "accelerate launch --num_processes 2 other.py": True,
     "/usr/bin/env accelerate launch other.py": True,
     "torchrun --nproc-per-node 2 other.py": True,
