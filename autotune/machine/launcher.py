@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -34,7 +35,8 @@ MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.comm
 """Modules that start a script in several processes."""
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
 """Events of Python's audit hooks by which a program is started."""
-LAUNCHER, MPI = re.compile("(torchrun|deepspeed)( .*)?|accelerate launch"), ("mpirun", "mpiexec", "horovodrun")
+MPI = ("mpirun", "mpiexec", "horovodrun")
+PROGRAMS, LAUNCHER = ("torchrun", "accelerate", "deepspeed", *MPI), "(torchrun|deepspeed)( .*)?|accelerate launch"
 PYTHON, SHELL = re.compile(r"(i?python|pypy)[\d.]*[a-z]?(\.exe)?"), re.compile("(ba|da|k|z)?sh")
 WRAPPER = re.compile(
     "env|nohup|nice|ionice|numactl|taskset|timeout|time|stdbuf|setsid|sudo|srun|conda|uv|poetry|run|"
@@ -156,8 +158,9 @@ class _Launches:
             return self._in_shell(next(text for flag, text in pairwise(rest) if re.fullmatch(r"-\w*c", flag)), folder)
         if name in MPI:
             return any(PYTHON.fullmatch(os.path.basename(word)) for word in rest)
-        is_program = os.sep in file and self._is_script(file, folder) and os.access(self.script, os.X_OK)
-        return is_program or LAUNCHER.fullmatch(" ".join([name, *rest[:1]])) is not None
+        command = file if os.sep in file else shutil.which(file) or ""
+        is_program = self._is_script(command, folder) and os.access(self.script, os.X_OK)
+        return is_program or re.fullmatch(LAUNCHER, " ".join([name, *rest[:1]])) is not None
 
     def _in_python(self, words: Sequence[str], folder: str) -> bool:
         rest = iter(words)
@@ -189,9 +192,7 @@ def _unwrapped(words: Sequence[str]) -> Sequence[str]:
     is_wrapped, before = False, ""
     for place, word in enumerate(words):
         name = os.path.basename(word)
-        is_known = (
-            PYTHON.fullmatch(name) or SHELL.fullmatch(name) or name in (*MPI, "torchrun", "accelerate", "deepspeed")
-        )
+        is_known = PYTHON.fullmatch(name) or SHELL.fullmatch(name) or name in PROGRAMS
         is_option = not is_known and (re.match(r"[-\d]", word) or re.match(r"-[^=]*$", before))
         if WRAPPER.fullmatch(name):
             is_wrapped = True

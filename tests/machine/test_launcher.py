@@ -155,6 +155,13 @@ def test_a_program_has_its_own_working_folder() -> None:
     assert not does_launch("subprocess.Popen", "python", words, None, None)
 
 
+def test_a_script_on_the_path_is_a_program(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not does_launch("os.system", "train.py --lr 1")
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{project}")
+    assert does_launch("os.system", "train.py --lr 1")
+    assert not does_launch("os.system", "other.py --lr 1")
+
+
 def run(*words: str) -> Callable[[], object]:
     return lambda: subprocess.run(words, check=True)
 
