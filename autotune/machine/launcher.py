@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -30,25 +31,18 @@ WITHOUT_RANKS = {
 the variable with the number of a process."""
 OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
 """How the names of the variables begin that torchrun gives to ranks."""
-LAUNCHERS = ("torchrun", "deepspeed", "accelerate launch")
-"""Programs that start a script in several processes."""
-MPI = ("mpirun", "mpiexec", "horovodrun")
-"""Programs that start any other in several processes."""
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 """Modules that start a script in several processes."""
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
 """Events of Python's audit hooks by which a program is started."""
+MPI = ("mpirun", "mpiexec", "horovodrun")
+PROGRAMS, LAUNCHER = ("torchrun", "accelerate", "deepspeed", *MPI), "(torchrun|deepspeed)( .*)?|accelerate launch"
+PYTHON, SHELL = re.compile(r"(i?python|pypy)[\d.]*[a-z]?(\.exe)?"), re.compile("(ba|da|k|z)?sh")
 WRAPPER = re.compile(
     "env|nohup|nice|ionice|numactl|taskset|timeout|time|stdbuf|setsid|sudo|srun|conda|uv|poetry|run|"
     "exec|command|if|then|elif|else|while|until|do|!|{"
 )
 """Programs that start the one in their arguments, and words of a shell before a program."""
-PYTHON = re.compile(r"(i?python|pypy)[\d.]*[a-z]?(\.exe)?")
-SHELL = re.compile(r"(ba|da|k|z)?sh")
-ENDS = ";&|()<>\n"
-"""Characters that end a command in a shell's text."""
-LONGEST = 10_000
-"""Characters of a shell's text that are read at most."""
 START_SECONDS, NAP = 30.0, 0.05
 """Seconds in which the processes of a launcher start, at most, and between two looks whether the first has."""
 
@@ -148,7 +142,7 @@ class _Launches:
         return False
 
     def _in_shell(self, text: str, folder: str) -> bool:
-        for words in _commands(os.path.expandvars(text[:LONGEST])):
+        for words in _commands(os.path.expandvars(text[:10_000])):  # longer ones cost time
             if words[0] == "cd":
                 folder = os.path.join(folder, os.path.expanduser(words[-1]))
             elif self._has(words, folder):
@@ -161,12 +155,12 @@ class _Launches:
         if PYTHON.fullmatch(name) or file == sys.executable:
             return self._in_python(rest, folder)
         if SHELL.fullmatch(name):
-            texts = [text for flag, text in pairwise(rest) if re.fullmatch(r"-\w*c", flag)]
-            return self._in_shell(texts[0], folder)
+            return self._in_shell(next(text for flag, text in pairwise(rest) if re.fullmatch(r"-\w*c", flag)), folder)
         if name in MPI:
             return any(PYTHON.fullmatch(os.path.basename(word)) for word in rest)
-        is_program = os.sep in file and self._is_script(file, folder) and os.access(self.script, os.X_OK)
-        return is_program or bool({name, " ".join([name, *rest[:1]])}.intersection(LAUNCHERS))
+        command = file if os.sep in file else shutil.which(file) or ""
+        is_program = self._is_script(command, folder) and os.access(self.script, os.X_OK)
+        return is_program or re.fullmatch(LAUNCHER, " ".join([name, *rest[:1]])) is not None
 
     def _in_python(self, words: Sequence[str], folder: str) -> bool:
         rest = iter(words)
@@ -185,9 +179,10 @@ class _Launches:
 
 def _commands(text: str) -> Iterator[list[str]]:
     """Yield the commands in a shell's text, as words. Raises ``ValueError``."""
-    lexer = shlex.shlex(text.replace("\\\n", " ").replace("`", "\n"), posix=True, punctuation_chars=ENDS)
+    ends = ";&|()<>\n"
+    lexer = shlex.shlex(text.replace("\\\n", " ").replace("`", "\n"), posix=True, punctuation_chars=ends)
     lexer.whitespace, lexer.commenters, lexer.whitespace_split = " \t\r", "", True
-    for is_end, words in groupby(lexer, lambda word: bool(word) and set(word) <= set(ENDS)):
+    for is_end, words in groupby(lexer, lambda word: bool(word) and set(word) <= set(ends)):
         if not is_end:
             yield list(words)
 
@@ -197,10 +192,11 @@ def _unwrapped(words: Sequence[str]) -> Sequence[str]:
     is_wrapped, before = False, ""
     for place, word in enumerate(words):
         name = os.path.basename(word)
-        is_option = re.match(r"[-\d]", word) or re.match(r"-[^=]*$", before)
+        is_known = PYTHON.fullmatch(name) or SHELL.fullmatch(name) or name in PROGRAMS
+        is_option = not is_known and (re.match(r"[-\d]", word) or re.match(r"-[^=]*$", before))
         if WRAPPER.fullmatch(name):
             is_wrapped = True
-        elif not (is_wrapped and is_option and not PYTHON.fullmatch(name)) and not re.match(r"\w+=", word):
+        elif not (is_wrapped and is_option) and not re.match(r"\w+=", word):
             return words[place:]
         before = word
     return [""]

@@ -9,13 +9,10 @@ from typing import Any
 
 import torch
 
-_ROWS, _COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
 _PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
-    torch.sparse_csr: _ROWS,
-    torch.sparse_bsr: _ROWS,
-    torch.sparse_csc: _COLUMNS,
-    torch.sparse_bsc: _COLUMNS,
+    **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("crow_indices", "col_indices", "values")),
+    **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), ("ccol_indices", "row_indices", "values")),
 }
 """Methods for the dense parts of a sparse tensor, by its layout."""
 
@@ -82,11 +79,8 @@ def leaves_in(batch: Any) -> Iterator[Any]:
 
 def tensor_bytes(batch: Any) -> int:
     """Return the bytes of all tensors in a batch; of sparse ones those that are kept."""
-    return sum(part.numel() * part.element_size() for tensor in tensors_in(batch) for part in _dense_parts(tensor))
-
-
-def _dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    return [getattr(tensor, name)() for name in _PARTS.get(tensor.layout, ())] or [tensor]
+    dense = ([getattr(each, name)() for name in _PARTS.get(each.layout, ())] or [each] for each in tensors_in(batch))
+    return sum(part.nbytes for parts in dense for part in parts)
 
 
 def versions(batch: Any) -> list[int]:

@@ -44,10 +44,7 @@ WRAPPED = ("dataset", "datasets")
 
 
 def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts:
-    """Look at model, dataset and device, and read no sample. Each of several ``ranks`` has its share of free memory.
-
-    Raises ``UserCodeError`` for a lazy model.
-    """
+    """Look at model, dataset and device, and read no sample. Each of several ``ranks`` has its share of free memory."""
     dataset = workload.dataset
     for name, parameter in workload.model.named_parameters():
         if is_lazy(parameter):

@@ -69,6 +69,8 @@ BOTH = {
     "srun -p gpu -n 2 python train.py": True,
     "srun -n 2 ./train.py": True,
     "conda run -n torch python train.py": True,
+    "conda run --no-capture-output torchrun other.py": True,
+    "srun --pty bash -c 'python train.py'": True,
     "accelerate launch --num_processes 2 other.py": True,
     "/usr/bin/env accelerate launch other.py": True,
     "torchrun --nproc-per-node 2 other.py": True,
@@ -151,6 +153,13 @@ def test_a_program_has_its_own_working_folder() -> None:
     words = ["python", "../train.py"]
     assert does_launch("subprocess.Popen", "python", words, Path("runs"), None)
     assert not does_launch("subprocess.Popen", "python", words, None, None)
+
+
+def test_a_script_on_the_path_is_a_program(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not does_launch("os.system", "train.py --lr 1")
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{project}")
+    assert does_launch("os.system", "train.py --lr 1")
+    assert not does_launch("os.system", "other.py --lr 1")
 
 
 def run(*words: str) -> Callable[[], object]:
