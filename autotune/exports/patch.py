@@ -236,8 +236,8 @@ class _File:
                 words = ", ".join(wanted.each(OF_NET))
                 raise _RefusedError(f"skorch makes the loader: pass the net {words}")
             elif inside:
-                for call in self._calls:
-                    if self._line(call) == wanted.line and self._name(call.func) in READERS:
+                for call in reversed(self._at(wanted)):
+                    if self._name(call.func) == "hydra.utils.instantiate":
                         self._refuse_overrides(call, self._code(call), wanted)
                 raise _RefusedError(f"{inside[0]}(...) makes the loader: pass it {wanted.words} by its own names")
             else:
@@ -260,11 +260,14 @@ class _File:
         own = replace(wanted, place=place, settings=settings, before=before)
         yield from self._edit(calls[0], own, ["output_dir"])
 
+    def _at(self, wanted: _Wanted) -> list[cst.Call]:
+        """Return the calls at a place, inner ones first."""
+        here = [call for call in self._calls if self._line(call) == wanted.line]
+        return [call for call in here if wanted.column in (0, self._positions[call].start.column + 1)]
+
     def _loader_at(self, wanted: _Wanted) -> cst.Call:
         """Return the call at a place that makes a DataLoader. Raises ``_RefusedError`` where none is sure to."""
-        here = [call for call in self._calls if self._line(call) == wanted.line]
-        if wanted.column:
-            here = [call for call in here if self._positions[call].start.column + 1 == wanted.column]
+        here = self._at(wanted)
         makers = [call for call in here if self._makes_loader(call.func)]
         if len(makers) > 1:
             raise _RefusedError(f"several DataLoaders on one line: pass {wanted.words} to the one that trains")

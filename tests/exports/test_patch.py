@@ -63,6 +63,7 @@ CHANGED = {
     "a subclass": "class Mine(DataLoader):\n    pass\nloader = Mine(ds, batch_size=16)\n",
     "a subclass that passes all on": "class Mine(DataLoader):\n    def __init__(self, *args, **kwargs):\n"
     "        super().__init__(*args, **kwargs)\nloader = Mine(ds, batch_size=16)\n",
+    "two on one line": "other, loader = DataLoader(ds, 16), DataLoader(ds, 16)\n",
     "nested in a list": "loaders = [\n    DataLoader(ds, batch_size=16),\n    None,\n]\nloader = loaders[0]\n",
     "whole batches": "loader = DataLoader(ds, batch_size=None, shuffle=True)\n",
     "with a batch sampler": "sampler = torch.utils.data.BatchSampler(range(96), 8, False)\n"
@@ -71,7 +72,6 @@ CHANGED = {
 """Sources that make a ``loader``, which a patch gives its settings."""
 
 REFUSED = {
-    "two on one line": ("loader, other = DataLoader(ds, 16), DataLoader(ds, 16)\n", "several DataLoaders on one line"),
     "options": (
         "options = {'batch_size': 16}\nloader = DataLoader(ds, **options)\n",
         "takes **options: put num_workers=3",
@@ -283,6 +283,9 @@ def test_of_several_dataloaders_on_a_line_that_at_the_column_is_changed(line: st
     made_on = {"loader": f"{place} list[96]", "threads": 2, "shared_lines": [place.rpartition(":")[0]]}
     ((_, after),) = patch_here(replace(answer, made_on=made_on)).files.values()
     assert after.decode().removeprefix(HEAD) == changed.format(", num_workers=3") + "\n"
+    of_line = replace(answer, made_on={"loader": f"{place.rpartition(':')[0]} list[96]", "threads": 2})
+    (remark,) = patch_here(of_line).remarks
+    assert remark.endswith("several DataLoaders on one line: pass num_workers=3 to the one that trains")
     beside = replace(answer, made_on={**made_on, "loader": f"{place}0 list[96]"})
     (remark,) = patch_here(beside).remarks
     assert remark.startswith(f"{place}0: no call is here any more: pass num_workers=3")
@@ -561,7 +564,7 @@ def main(cfg: DictConfig) -> None:
     DataLoader(ds, num_workers=workers)
     DataLoader(ds, **cfg.loader)
     DataLoader(ds, **OmegaConf.to_container(loader, resolve=True))
-    instantiate(cfg.loader, dataset=ds)
+    instantiate(cfg.loader, dataset=instantiate(cfg.data))
     make(ds, cfg.loader)
     Job(ds, cfg=cfg)
     make_plain(ds, {"num_workers": 0})
@@ -580,7 +583,7 @@ OF_HYDRA = {
         "**OmegaConf.to_container(loader, resolve=True))",
         OVERRIDES,
     ),
-    "the loader": ("instantiate(cfg.loader, dataset=ds)", OVERRIDES),
+    "the loader": ("instantiate(cfg.loader, dataset=instantiate(cfg.data))", OVERRIDES),
 }
 """The end of a line of the script, and the overrides that give its loader three workers."""
 
