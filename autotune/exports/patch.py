@@ -243,7 +243,7 @@ class _File:
             else:
                 call = self._loader_at(wanted)
                 yield from self._edit(call, wanted, self._parameters(call.func, wanted))
-                if wanted.is_shared:
+                if wanted.is_shared and call in self._changed:
                     yield f"{wanted.place}: makes other DataLoaders too, which get these settings as well"
         except _RefusedError as refused:
             if not wanted.settings.items() <= wanted.before.items():

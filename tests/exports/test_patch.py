@@ -189,11 +189,13 @@ def test_a_call_that_cannot_be_changed_is_named_with_what_to_do(name: str) -> No
         assert settings(loader) == (16, 0, None, False)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_of_a_call_that_has_the_answer_already_nothing_is_said(name: str) -> None:
-    _, site = made((HEAD + REFUSED[name][0]).encode())
-    patch = patch_here(answer_at(site, KEPT))
-    assert (patch.remarks, patch.files) == ((), {})
+@pytest.mark.parametrize("source", [*(source for source, _ in REFUSED.values()), CHANGED["on one line"]])
+def test_of_a_call_that_has_the_answer_already_nothing_is_said(source: str) -> None:
+    _, site = made((HEAD + source).encode())
+    answer = answer_at(site, KEPT)
+    for made_on in (answer.made_on, {**answer.made_on, "shared_lines": [site.text]}):
+        patch = patch_here(replace(answer, made_on=made_on))
+        assert (patch.remarks, patch.files) == ((), {})
 
 
 @pytest.mark.parametrize(
