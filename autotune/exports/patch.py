@@ -233,8 +233,7 @@ class _File:
             if "get_train_dataloader" in inside:
                 yield from self._change_trainer(wanted)
             elif "get_iterator" in inside and "fit_loop" in inside:
-                words = ", ".join(wanted.each(OF_NET))
-                raise _RefusedError(f"skorch makes the loader: pass the net {words}")
+                raise _RefusedError("skorch makes the loader: pass the net " + ", ".join(wanted.each(OF_NET)))
             elif inside:
                 for call in reversed(self._at(wanted)):
                     if self._name(call.func) == "hydra.utils.instantiate":
