@@ -305,6 +305,8 @@ ADDED = "added"
 """The autocast of an answer for a script that has none itself, as a config file keeps it."""
 ON_COMMAND_LINE = "its command line"
 """The call of a script that decides its loader's settings, where its trainer reads them from its own arguments."""
+NET, OF_NET = "NeuralNet", "iterator_train__"
+"""The call where skorch makes the loader, and what is put before the names of its settings there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

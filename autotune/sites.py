@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from autotune.config import WORKER_OPTIONS, Config, without_advice
-from autotune.records import ON_COMMAND_LINE
+from autotune.records import NET, ON_COMMAND_LINE
 from autotune.workload import INSTALLED, Script
 
 FOREIGN = tuple(
@@ -68,6 +68,8 @@ class Site:
         if "get_train_dataloader" in self.inside:
             line = _line_of_call(folder / self.file, "TrainingArguments")
             return f"{self.file}:{line}: TrainingArguments" if line else f"{self.text}: {ON_COMMAND_LINE}"
+        if "get_iterator" in self.inside and "fit_loop" in self.inside:
+            return f"{self.file}:{_line_of_call(folder / self.file, NET) or self.line}: {NET}"
         return f"{self.text}: {self.inside[0] if self.inside else 'DataLoader'}"
 
     @property
@@ -248,9 +250,9 @@ def keep_threads(config: Config) -> None:
 
 
 def _line_of_call(file: Path, name: str) -> int | None:
-    """Return the line of the first call in a file of a function whose name ends so."""
-    calls = (node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
-    lines = [call.lineno for call in calls if ast.unparse(call.func).endswith(name)]
+    """Return the line of the first call in a file of a function with this in its name."""
+    calls = (node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.Call))
+    lines = [call.lineno for call in calls if name in ast.unparse(call.func).rpartition(".")[2]]
     return min(lines, default=None)
 
 

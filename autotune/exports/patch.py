@@ -15,7 +15,7 @@ from difflib import diff_bytes, unified_diff
 from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider
@@ -24,7 +24,7 @@ from autotune.config import THREAD_VARIABLES, Config, learning_rate_advice
 from autotune.errors import ConfigFileError
 from autotune.exports.target import headline
 from autotune.exports.transformers import OF_TRAINER
-from autotune.records import ADDED
+from autotune.records import ADDED, OF_NET
 from autotune.workload import Script
 
 POSITIONAL = (
@@ -41,14 +41,10 @@ POSITIONAL = (
     "worker_init_fn",
 )
 """Parameters of ``torch.utils.data.DataLoader`` that may be given without a name, in order."""
-DEFAULTS = {"batch_size": 1, "num_workers": 0, "pin_memory": False, "prefetch_factor": 2, "persistent_workers": False}
-"""The values of its settings where a call names none; of ``prefetch_factor`` with workers."""
+DEFAULTS = {"num_workers": 0, "pin_memory": False, "prefetch_factor": 2, "persistent_workers": False}
+"""The values of its settings where none were measured; of ``prefetch_factor`` with workers."""
 OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
 """Arguments that it takes with workers only, and their values without."""
-TRAINER_DEFAULTS = {OF_TRAINER[name]: value for name, value in DEFAULTS.items()} | {
-    OF_TRAINER["batch_size"]: 8,
-    OF_TRAINER["pin_memory"]: True,
-}
 FLAGS = {
     "transformers.TrainingArguments": ("bf16", "True"),
     "lightning.Trainer": ("precision", '"bf16-mixed"'),
@@ -57,6 +53,10 @@ FLAGS = {
     "accelerate.Accelerator": ("mixed_precision", '"bf16"'),
 }
 """Arguments that have a trainer compute in bf16, by the call that takes them."""
+READERS = ("omegaconf.OmegaConf.to_container", "hydra.utils.instantiate", "builtins.dict")
+"""Functions that take a part of Hydra's configuration."""
+RECEIVERS = {"LightningDataModule": "data", "LightningModule": "model"}
+"""Names of the classes that LightningCLI makes, by their bases."""
 BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
 """Names of the batch size, of which others than the present one stay."""
 LONGEST_LINE = 100
@@ -125,7 +125,7 @@ def patch_of(config: Config, script: Script) -> Patch:
                 for name, each in config.dataloader_kwargs().items()
                 if name != "batch_size" or not (number or config.batch_size == config.present.get("batch_size"))
             },
-            before=config.present,
+            before=DEFAULTS | dict(config.present),
             command=f"{config.launcher} {script.name}",
             is_shared=place["text"] in (made_on.get("shared_lines") or ()),
         )
@@ -164,10 +164,6 @@ def _change(
         yield from change(file)
 
 
-def _words(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in settings.items())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
     """The settings that a DataLoader is to have."""
@@ -190,8 +186,15 @@ class _Wanted:
     @property
     def words(self) -> str:
         """The settings that change, as arguments."""
+        return ", ".join(self.each())
+
+    def each(self, prefix: str = "") -> list[str]:
+        """Return the settings that change, or all, as arguments with a prefix."""
         found = {name: value for name, value in self.settings.items() if value != self.before.get(name)}
-        return _words(found or self.settings)
+        return [f"{prefix}{name}={value!r}" for name, value in (found or self.settings).items()]
+
+
+_Kind = TypeVar("_Kind", cst.FunctionDef, cst.ClassDef)
 
 
 class _RefusedError(Exception):
@@ -229,15 +232,21 @@ class _File:
         try:
             if "get_train_dataloader" in inside:
                 yield from self._change_trainer(wanted)
+            elif "get_iterator" in inside and "fit_loop" in inside:
+                raise _RefusedError("skorch makes the loader: pass the net " + ", ".join(wanted.each(OF_NET)))
             elif inside:
+                for call in reversed(self._at(wanted)):
+                    if self._name(call.func) == "hydra.utils.instantiate":
+                        self._refuse_overrides(call, self._code(call), wanted)
                 raise _RefusedError(f"{inside[0]}(...) makes the loader: pass it {wanted.words} by its own names")
             else:
                 call = self._loader_at(wanted)
-                yield from self._edit(call, wanted, *self._parameters(call.func, wanted))
-                if wanted.is_shared:
+                yield from self._edit(call, wanted, self._parameters(call.func, wanted))
+                if wanted.is_shared and call in self._changed:
                     yield f"{wanted.place}: makes other DataLoaders too, which get these settings as well"
         except _RefusedError as refused:
-            yield f"{wanted.place}: {refused}"
+            if not wanted.settings.items() <= wanted.before.items():
+                yield f"{wanted.place}: {refused}"
 
     def _change_trainer(self, wanted: _Wanted) -> Iterator[str]:
         settings = {OF_TRAINER[name]: value for name, value in wanted.settings.items()}
@@ -246,18 +255,18 @@ class _File:
         if len(calls) != 1:
             flags = " ".join(f"--{name} {value}" for name, value in settings.items() if value != before.get(name))
             raise _RefusedError(f"the trainer's arguments come from elsewhere: pass it {flags}")
-        yield from self._edit(
-            calls[0],
-            replace(wanted, place=f"{wanted.name}:{self._line(calls[0])}", settings=settings, before=before),
-            TRAINER_DEFAULTS,
-            ("output_dir",),
-        )
+        place = f"{wanted.name}:{self._line(calls[0])}"
+        own = replace(wanted, place=place, settings=settings, before=before)
+        yield from self._edit(calls[0], own, ["output_dir"])
+
+    def _at(self, wanted: _Wanted) -> list[cst.Call]:
+        """Return the calls at a place, inner ones first."""
+        here = [call for call in self._calls if self._line(call) == wanted.line]
+        return [call for call in here if wanted.column in (0, self._positions[call].start.column + 1)]
 
     def _loader_at(self, wanted: _Wanted) -> cst.Call:
         """Return the call at a place that makes a DataLoader. Raises ``_RefusedError`` where none is sure to."""
-        here = [call for call in self._calls if self._line(call) == wanted.line]
-        if wanted.column:
-            here = [call for call in here if self._positions[call].start.column + 1 == wanted.column]
+        here = self._at(wanted)
         makers = [call for call in here if self._makes_loader(call.func)]
         if len(makers) > 1:
             raise _RefusedError(f"several DataLoaders on one line: pass {wanted.words} to the one that trains")
@@ -285,13 +294,10 @@ class _File:
         return any(self._makes_loader(each, depth + 1) for each in self._behind(function))
 
     def _behind(self, function: cst.BaseExpression) -> list[cst.BaseExpression]:
-        """Return the expressions that a call of one comes to: bases of a class, or the function of a partial.
-
-        That is ``functools.partial`` with named arguments alone.
-        """
+        """Return the bases of a class, or the function of a ``functools.partial`` of named arguments alone."""
         if known := self._class(function):
             return [base.value for base in known.bases]
-        calls = [function] if isinstance(function, cst.Call) else self._assigned(function)
+        calls = [function] if isinstance(function, cst.Call) else self._assigned(self._code(function))
         return [
             call.args[0].value
             for call in calls
@@ -300,9 +306,8 @@ class _File:
             and [bool(each.keyword) for each in call.args] == [False] + [True] * (len(call.args) - 1)
         ]
 
-    def _assigned(self, name: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-        """Yield the values that a name, or an attribute of a name, is given."""
-        code = self._code(name)
+    def _assigned(self, code: str) -> Iterator[cst.BaseExpression]:
+        """Yield the values that a variable or an attribute is given."""
         for node in self._positions:
             if isinstance(node, cst.Assign) and any(self._code(each.target) == code for each in node.targets):
                 yield node.value
@@ -311,17 +316,21 @@ class _File:
         classes = (node for node in self._positions if isinstance(node, cst.ClassDef))
         return next((each for each in classes if each.name.value == self._code(function)), None)
 
-    def _parameters(self, function: cst.BaseExpression, wanted: _Wanted) -> tuple[Mapping[str, Any], Sequence[str]]:
-        """Return the defaults of the settings in a call, and the parameters that it may give without names.
+    @staticmethod
+    def _constructor(known: cst.ClassDef) -> cst.FunctionDef | None:
+        functions = (each for each in known.body.body if isinstance(each, cst.FunctionDef))
+        return next((each for each in functions if each.name.value == "__init__"), None)
+
+    def _parameters(self, function: cst.BaseExpression, wanted: _Wanted) -> Sequence[str]:
+        """Return the parameters that a call may give without names.
 
         Raises ``_RefusedError`` where the class does not pass on the settings.
         """
         known = self._class(function)
-        makes = [each for each in known.body.body if isinstance(each, cst.FunctionDef)] if known else []
-        make = next((each for each in makes if each.name.value == "__init__"), None)
+        make = self._constructor(known) if known else None
         if make is None:
             behind = [each for each in self._behind(function) if self._makes_loader(each)]
-            return self._parameters(behind[0], wanted) if behind else (DEFAULTS, POSITIONAL)
+            return self._parameters(behind[0], wanted) if behind else POSITIONAL
         params, code, named = make.params, self._code(make.body), self._code(function)
         own = [each.name.value for each in (*params.posonly_params, *params.params)][1:]
         names = {*own, *(each.name.value for each in params.kwonly_params)}
@@ -331,20 +340,15 @@ class _File:
         for name in wanted.settings:
             if name not in names and (given := re.search(rf"\b{name}=[^=,)][^,)]*", code)):
                 raise _RefusedError(f"{named} gives {given[0]} itself: have it pass on {wanted.words}")
-        defaults = {name: value for name, value in DEFAULTS.items() if name not in names}
-        return defaults, [*own, *(POSITIONAL if rest else ())]
+        return [*own, *(POSITIONAL if rest else ())]
 
-    def _edit(
-        self,
-        call: cst.Call,
-        wanted: _Wanted,
-        defaults: Mapping[str, Any],
-        positional: Sequence[str],
-    ) -> Iterator[str]:
+    def _edit(self, call: cst.Call, wanted: _Wanted, positional: Sequence[str]) -> Iterator[str]:
         """Give a call its settings, and yield those whose values come from elsewhere."""
         if any(each.star for each in call.args):
-            star = next(self._code(each).rstrip(", \n") for each in call.args if each.star)
-            raise _RefusedError(f"takes {star}: put {wanted.words} there")
+            star = next(each for each in call.args if each.star)
+            code = f"{star.star}{self._code(star.value)}"
+            self._refuse_overrides(star.value, code, wanted)
+            raise _RefusedError(f"takes {code}: put {wanted.words} there")
         args = {self._argument(each, place, positional): each for place, each in enumerate(call.args)}
         literals = {name: _literal(each.value) for name, each in args.items()}
         settings = dict(wanted.settings)
@@ -357,7 +361,7 @@ class _File:
         new, values = dict[str, cst.BaseExpression](), dict[cst.Arg, cst.BaseExpression]()
         for name, value in settings.items():
             given = args.get(name)
-            if given is None and value != defaults.get(name):
+            if given is None and value != wanted.before.get(name):
                 new[name] = _with_workers(name, value, elsewhere if name in needs_workers else None)
             elif given is not None and (literal := literals[name]) is _UNKNOWN:
                 if value != wanted.before.get(name):
@@ -384,14 +388,62 @@ class _File:
     def _origin(self, name: str, expression: cst.BaseExpression, value: Any, wanted: _Wanted) -> str:
         """Return how to have an expression give a value: a flag of the script, or a line to change."""
         code = self._code(expression)
-        if isinstance(expression, cst.Attribute) and (flag := self._flag(expression.attr.value)):
-            way = f"{wanted.command} ... {flag} {value}"
-            return f"{name}={code} comes from the command line: {way}"
+        flag = self._flag(expression.attr.value) if isinstance(expression, cst.Attribute) else None
+        if option := flag or self._option(expression):
+            way = f"{option} {value}" if option.startswith("-") else f"{option}={value}"
+            return f"{name}={code} comes from the command line: {wanted.command} ... {way}"
         if isinstance(expression, cst.Name):
-            lines = [self._line(each) for each in self._assigned(expression)]
+            lines = [self._line(each) for each in self._assigned(code)]
             if len(lines) == 1:
                 return f"{name}={code} is set in line {lines[0]}: make it {value!r}"
         return f"{name}={code} is not a plain value: have it give {value!r}"
+
+    def _refuse_overrides(self, expression: cst.BaseExpression, code: str, wanted: _Wanted) -> None:
+        """Raise ``_RefusedError`` with Hydra's overrides where an expression is a part of its configuration."""
+        option = self._option(expression)
+        if option is not None and not option.startswith("-"):
+            words = " ".join(wanted.each(f"++{option}.".replace("++.", "++")))
+            raise _RefusedError(f"{code} comes from the command line: {wanted.command} ... {words}")
+
+    def _option(self, expression: cst.BaseExpression, depth: int = 0) -> str | None:
+        """Return the option that an expression's value comes from: a key of Hydra, or a flag of LightningCLI."""
+        if isinstance(expression, cst.Call) and expression.args and self._name(expression.func) in READERS:
+            return self._option(expression.args[0].value, depth)
+        code = re.sub(r"""\[["'](\w+)["']\]""", r".\1", self._code(expression))
+        parts = re.fullmatch(r"(self\.(?:hparams\.)?)?(\w+)((?:\.\w+)*)", code)
+        function, known = self._around(expression, cst.FunctionDef), self._around(expression, cst.ClassDef)
+        if not parts or depth > 4:
+            return None
+        owner, name, rest = parts.groups("")
+        if "hparams" in owner and known:
+            function = self._constructor(known)
+        found = self._passed(function, name, depth) if function and owner != "self." else None
+        values = list(self._assigned(owner + name)) if found is None else []
+        if len(values) == 1:
+            found = self._option(values[0], depth + 1)
+        return None if found is None else (found + rest).lstrip(".")
+
+    def _passed(self, function: cst.FunctionDef, name: str, depth: int) -> str | None:
+        """Return the option that the value of a function's parameter comes from."""
+        names = [each.name.value for each in function.params.params]
+        known = self._around(function, cst.ClassDef) if function.name.value == "__init__" else None
+        marks = [each.decorator for each in function.decorators]
+        if any(self._name(each.func if isinstance(each, cst.Call) else each) == "hydra.main" for each in marks):
+            return "" if names[:1] == [name] else None
+        if known and name in names and b"LightningCLI" in self.before:
+            bases = [self._name(each.value).rpartition(".")[2] for each in known.bases]
+            return next((f"--{RECEIVERS[each]}.{name}" for each in bases if each in RECEIVERS), None)
+        called, positions = (known.name.value, names[1:]) if known else (function.name.value, names)
+        calls = [call.args for call in self._calls if self._code(call.func) == called]
+        given = [arg.value for args in calls for n, arg in enumerate(args) if self._argument(arg, n, positions) == name]
+        return self._option(given[0], depth + 1) if len(given) == 1 else None
+
+    def _around(self, node: cst.CSTNode, kind: type[_Kind]) -> _Kind | None:
+        """Return the innermost function or class around a node."""
+        line = self._line(node)
+        nodes = [each for each in self._positions if isinstance(each, kind) and each is not node]
+        around = [each for each in nodes if self._line(each) <= line <= self._positions[each].end.line]
+        return max(around, key=self._line, default=None)
 
     def _flag(self, attribute: str) -> str | None:
         """Return the flag of an ``argparse`` parser of this file whose value has this name."""
@@ -400,9 +452,7 @@ class _File:
                 continue
             texts = [_literal(each.value) for each in call.args if each.keyword is None]
             flags = [text for text in texts if isinstance(text, str)]
-            own = next(
-                (_literal(each.value) for each in call.args if each.keyword and each.keyword.value == "dest"), None
-            )
+            own = {each.keyword.value: _literal(each.value) for each in call.args if each.keyword}.get("dest")
             long = [flag for flag in flags if flag.startswith("--")] or flags
             if long and (own or long[0].lstrip("-").replace("-", "_")) == attribute:
                 return long[0]
@@ -459,22 +509,10 @@ def _with_arguments(
 ) -> cst.Call:
     """Return a call with further arguments, laid out as those that it has."""
     args = list(kept)
-    pattern: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
-    for arg in call.args[:-1]:
-        if isinstance(arg.comma, cst.Comma):
-            pattern = _bare(arg.comma.whitespace_after)
-            break
-    else:
-        if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
-            pattern = _bare(call.whitespace_before_args)
-    added = [
-        cst.Arg(
-            keyword=cst.Name(name),
-            value=value,
-            equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-        )
-        for name, value in new.items()
-    ]
+    comma = call.args[0].comma if len(call.args) > 1 else None
+    pattern = _bare(comma.whitespace_after if isinstance(comma, cst.Comma) else call.whitespace_before_args)
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    added = [cst.Arg(keyword=cst.Name(name), value=value, equal=equal) for name, value in new.items()]
     if added and args:
         args[-1], tail = _opened(args[-1], pattern)
         added = [*(each.with_changes(comma=cst.Comma(whitespace_after=pattern)) for each in added[:-1]), added[-1]]
@@ -518,14 +556,10 @@ def _opened(last: cst.Arg, pattern: cst.BaseParenthesizableWhitespace) -> tuple[
     space = cast("cst.Comma", last.comma).whitespace_after if has_comma else last.whitespace_after_arg
     between = pattern
     if isinstance(space, cst.ParenthesizedWhitespace):
-        indent, line = space.indent, space.last_line
-        if isinstance(pattern, cst.ParenthesizedWhitespace):
-            indent, line = pattern.indent, pattern.last_line
-        if isinstance(pattern, cst.ParenthesizedWhitespace) or space.first_line.comment:
-            between = cst.ParenthesizedWhitespace(first_line=space.first_line, indent=indent, last_line=line)
-        space = cst.ParenthesizedWhitespace(
-            indent=space.indent, empty_lines=space.empty_lines, last_line=space.last_line
-        )
+        model = pattern if isinstance(pattern, cst.ParenthesizedWhitespace) else space
+        if model is pattern or space.first_line.comment:
+            between = model.with_changes(first_line=space.first_line, empty_lines=[])
+        space = space.with_changes(first_line=cst.TrailingWhitespace())
     end = {"comma": cst.Comma(whitespace_after=space)} if has_comma else {"whitespace_after_arg": space}
     return last.with_changes(
         comma=cst.Comma(whitespace_after=between), whitespace_after_arg=cst.SimpleWhitespace("")
@@ -542,11 +576,11 @@ def _with_first_lines(module: cst.Module, lines: Sequence[str]) -> cst.Module:
         if is_docstring or (is_future and cast("Any", first).module.value == "__future__"):
             place = number + 1
     blank = [cst.EmptyLine(indent=False)]
+    body = list(module.body)
     added = [cst.parse_statement(line, config=module.config_for_parsing) for line in lines]
     if place:
         added[0] = added[0].with_changes(leading_lines=blank)
-    body = list(module.body)
-    if place < len(body) and not place:
+    elif body:
         body[0] = body[0].with_changes(leading_lines=[*blank, *body[0].leading_lines])
     return module.with_changes(body=[*body[:place], *added, *body[place:]])
 

@@ -26,7 +26,7 @@ from autotune.config import beginning_text
 from autotune.exports.transformers import OF_TRAINER
 from autotune.limits import format_duration
 from autotune.outcome import Outcome
-from autotune.records import ON_COMMAND_LINE
+from autotune.records import NET, OF_NET, ON_COMMAND_LINE
 from autotune.report.text import (
     RATE,
     TIMES,
@@ -236,12 +236,13 @@ def changes(result: Answer) -> list[str]:
             continue
         place, _, call = line.rpartition(": ")
         is_trainer = call in ("TrainingArguments", ON_COMMAND_LINE)
-        settings = {OF_TRAINER[name] if is_trainer else name: value for name, value in changed.items()}
+        own = OF_NET if call == NET else ""
+        settings = {OF_TRAINER[name] if is_trainer else own + name: value for name, value in changed.items()}
         words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
         if call == ON_COMMAND_LINE:
             words = " ".join(f"--{name} {value}" for name, value in settings.items())
             found.append(f"{place}: {words} on the command line")
-        elif call in ("TrainingArguments", "DataLoader"):
+        elif call in ("TrainingArguments", "DataLoader", NET):
             found.append(f"{line}(..., {words})")
         else:
             found.append(f"{line}(...) makes the DataLoader: it gets {words} by its own names")

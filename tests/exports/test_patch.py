@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from autotune.cli import main
 from autotune.config import Config, learning_rate_of
 from autotune.errors import ConfigFileError
 from autotune.exports.patch import Patch, patch_of
+from autotune.report.terminal import changes
 from autotune.sites import Site, stand_in_for_loaders
 from autotune.workload import Script
+from tests import examples
 
 BEFORE: dict[str, Any] = {"batch_size": 16, "num_workers": 0, "pin_memory": False, "intra_op_threads": None}
 ANSWER = Config(
@@ -27,6 +30,7 @@ ANSWER = Config(
     intra_op_threads=2,
     measured={"baseline": BEFORE, "samples_per_second": 1326.0, "verdict": "faster", "speedup": 3.41},
 )
+KEPT = Config(batch_size=16, num_workers=0, intra_op_threads=2, measured={"baseline": BEFORE})
 HEAD = (
     "import argparse\nimport functools\nfrom functools import partial\nimport torch\nimport torch.utils.data as data\n"
 )
@@ -59,6 +63,7 @@ CHANGED = {
     "a subclass": "class Mine(DataLoader):\n    pass\nloader = Mine(ds, batch_size=16)\n",
     "a subclass that passes all on": "class Mine(DataLoader):\n    def __init__(self, *args, **kwargs):\n"
     "        super().__init__(*args, **kwargs)\nloader = Mine(ds, batch_size=16)\n",
+    "two on one line": "other, loader = DataLoader(ds, 16), DataLoader(ds, 16)\n",
     "nested in a list": "loaders = [\n    DataLoader(ds, batch_size=16),\n    None,\n]\nloader = loaders[0]\n",
     "whole batches": "loader = DataLoader(ds, batch_size=None, shuffle=True)\n",
     "with a batch sampler": "sampler = torch.utils.data.BatchSampler(range(96), 8, False)\n"
@@ -67,7 +72,6 @@ CHANGED = {
 """Sources that make a ``loader``, which a patch gives its settings."""
 
 REFUSED = {
-    "two on one line": ("loader, other = DataLoader(ds, 16), DataLoader(ds, 16)\n", "several DataLoaders on one line"),
     "options": (
         "options = {'batch_size': 16}\nloader = DataLoader(ds, **options)\n",
         "takes **options: put num_workers=3",
@@ -185,6 +189,15 @@ def test_a_call_that_cannot_be_changed_is_named_with_what_to_do(name: str) -> No
         assert settings(loader) == (16, 0, None, False)
 
 
+@pytest.mark.parametrize("source", [*(source for source, _ in REFUSED.values()), CHANGED["on one line"]])
+def test_of_a_call_that_has_the_answer_already_nothing_is_said(source: str) -> None:
+    _, site = made((HEAD + source).encode())
+    answer = answer_at(site, KEPT)
+    for made_on in (answer.made_on, {**answer.made_on, "shared_lines": [site.text]}):
+        patch = patch_here(replace(answer, made_on=made_on))
+        assert (patch.remarks, patch.files) == ((), {})
+
+
 @pytest.mark.parametrize(
     ("source", "kept", "changed", "remarks"),
     [
@@ -228,6 +241,7 @@ OF_CLASSES = {
     "of a partial": ("self, dataset, rank, **kw", "dataset, **kw", "functools.partial(Mine, timeout=0)(ds, 1{})"),
     "of a base": ("self, dataset, rank, **kw", "dataset, **kw", "Other(ds, 1{})"),
     "those of a DataLoader behind": ("self, rank, *rest, **kw", "*rest, **kw", "Mine(3, ds, 1, True{})"),
+    "a partial's workers": ("self, data, **kw", "data, **kw", "partial(Mine, num_workers=2)(ds{})"),
     "its own workers": ("self, data, num_workers=2, **kw", "data, num_workers=num_workers, **kw", "Mine(ds{})"),
 }
 """Parameters of a subclass, those that it passes on, and a call."""
@@ -238,13 +252,14 @@ def test_positions_and_defaults_are_those_of_the_class_that_is_called(name: str)
     own, passed, call = OF_CLASSES[name]
     source = f"class Mine(DataLoader):\n    def __init__({own}):\n        super().__init__({passed})\n"
     source += "class Other(Mine):\n    pass\n"
-    _, site = made(f"{HEAD}{source}loader = {call.format('')}\n".encode())
-    answer = Config(batch_size=64, num_workers=0, measured={"baseline": BEFORE | {"batch_size": 1, "num_workers": 2}})
+    before, site = made(f"{HEAD}{source}loader = {call.format('')}\n".encode())
+    present = BEFORE | {"batch_size": 1, "num_workers": before.num_workers}
+    answer = Config(batch_size=64, num_workers=0, measured={"baseline": present})
     patch = patch_here(answer_at(site, answer))
     ((_, after),) = patch.files.values()
     loader, _ = made(after)
     assert settings(loader) == (64, 0, None, False)
-    said = ", batch_size=64, num_workers=0" if "workers" in own else ", batch_size=64"
+    said = ", batch_size=64" + (", num_workers=0" if before.num_workers else "")
     wanted = call.format(said) if "True" not in call else call.format("").replace("ds, 1", "ds, 64")
     assert after.decode().splitlines()[-1] == f"loader = {wanted}"
 
@@ -270,6 +285,9 @@ def test_of_several_dataloaders_on_a_line_that_at_the_column_is_changed(line: st
     made_on = {"loader": f"{place} list[96]", "threads": 2, "shared_lines": [place.rpartition(":")[0]]}
     ((_, after),) = patch_here(replace(answer, made_on=made_on)).files.values()
     assert after.decode().removeprefix(HEAD) == changed.format(", num_workers=3") + "\n"
+    of_line = replace(answer, made_on={"loader": f"{place.rpartition(':')[0]} list[96]", "threads": 2})
+    (remark,) = patch_here(of_line).remarks
+    assert remark.endswith("several DataLoaders on one line: pass num_workers=3 to the one that trains")
     beside = replace(answer, made_on={**made_on, "loader": f"{place}0 list[96]"})
     (remark,) = patch_here(beside).remarks
     assert remark.startswith(f"{place}0: no call is here any more: pass num_workers=3")
@@ -518,3 +536,170 @@ def test_the_command_that_is_said_works_where_it_is_said(
     )
     subprocess.run(shlex.split(said[1]), check=True)
     assert (root / "project/src/train.py").read_text() == source
+
+
+HYDRA = """\
+import hydra
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from torch.utils.data import DataLoader
+
+class Job:
+    def __init__(self, ds, cfg):
+        self.cfg = cfg
+
+    def loader(self, ds):
+        return DataLoader(ds, num_workers=self.cfg.loader.num_workers)
+
+def make(ds, given):
+    return DataLoader(ds, num_workers=given["num_workers"])
+
+def make_plain(ds, given):
+    return DataLoader(ds, num_workers=given.num_workers)
+
+@hydra.main(config_path=None, version_base=None)
+def main(cfg: DictConfig) -> None:
+    loader = cfg["loader"]
+    workers = cfg.other.num_workers
+    DataLoader(ds, num_workers=cfg.loader.num_workers)
+    DataLoader(ds, num_workers=loader.num_workers)
+    DataLoader(ds, num_workers=workers)
+    DataLoader(ds, **cfg.loader)
+    DataLoader(ds, **OmegaConf.to_container(loader, resolve=True))
+    instantiate(cfg.loader, dataset=instantiate(cfg.data))
+    make(ds, cfg.loader)
+    Job(ds, cfg=cfg)
+    make_plain(ds, {"num_workers": 0})
+
+main()
+"""
+OVERRIDES = "++loader.num_workers=3 ++loader.prefetch_factor=4 ++loader.persistent_workers=True"
+OF_HYDRA = {
+    "a value": ("num_workers=cfg.loader.num_workers)", "loader.num_workers=3"),
+    "of a variable": ("num_workers=loader.num_workers)", "loader.num_workers=3"),
+    "in a variable": ("num_workers=workers)", "other.num_workers=3"),
+    "of a parameter": ('num_workers=given["num_workers"])', "loader.num_workers=3"),
+    "of an attribute": ("num_workers=self.cfg.loader.num_workers)", "loader.num_workers=3"),
+    "all": ("**cfg.loader)", OVERRIDES),
+    "all, plain": (
+        "**OmegaConf.to_container(loader, resolve=True))",
+        OVERRIDES,
+    ),
+    "the loader": ("instantiate(cfg.loader, dataset=instantiate(cfg.data))", OVERRIDES),
+}
+"""The end of a line of the script, and the overrides that give its loader three workers."""
+
+
+@pytest.mark.parametrize("name", OF_HYDRA)
+def test_an_override_of_hydra_is_named_where_its_configuration_has_the_value(name: str) -> None:
+    end, overrides = OF_HYDRA[name]
+    Path("train.py").write_text(HYDRA)
+    (number,) = [number for number, line in enumerate(HYDRA.splitlines(), 1) if line.endswith(end)]
+    inside = " instantiate instantiate_node _call_target" if name == "the loader" else ""
+    made_on = {"loader": f"train.py:{number}{inside} list[96]", "threads": 2}
+    (remark,) = patch_here(replace(ANSWER, made_on=made_on)).remarks
+    said = end if name == "the loader" else end.removesuffix(")")
+    assert remark == f"train.py:{number}: {said} comes from the command line: python train.py ... {overrides}"
+
+
+def test_hydra_takes_the_overrides_that_are_said(tmp_path: Path) -> None:
+    pytest.importorskip("hydra")
+    lines = ["import hydra", "@hydra.main(config_path='.', config_name='job', version_base=None)", "def main(cfg):"]
+    Path("train.py").write_text("\n".join([*lines, "    print(dict(cfg.loader))", "main()", ""]))
+    Path("job.yaml").write_text("loader: {num_workers: 0}\n")
+    words = [*OVERRIDES.split(), "hydra.run.dir=."]
+    done = subprocess.run([sys.executable, "train.py", *words], check=True, capture_output=True, text=True)
+    assert done.stdout == "{'num_workers': 3, 'prefetch_factor': 4, 'persistent_workers': True}\n"
+
+
+LIGHTNING = """\
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.cli import LightningCLI
+from torch.utils.data import DataLoader
+
+class Data(LightningDataModule):
+    def __init__(self, workers: int = 0, num_workers: int = 0):
+        super().__init__()
+        self.save_hyperparameters()
+        self.workers = workers
+
+    def train_dataloader(self):
+        return DataLoader(ds, num_workers=self.workers)
+
+    def val_dataloader(self):
+        return DataLoader(ds, num_workers=self.hparams.num_workers)
+
+class Model(LightningModule):
+    def __init__(self, num_workers: int = 0):
+        super().__init__()
+        self.num_workers = num_workers
+
+    def train_dataloader(self):
+        return DataLoader(ds, num_workers=self.num_workers)
+
+class Other:
+    def __init__(self, many: int = 0):
+        self.many = many
+
+    def train_dataloader(self):
+        return DataLoader(ds, num_workers=self.many)
+
+LightningCLI(Model, Data)
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "flag"),
+    [
+        ("self.workers", "--data.workers 3"),
+        ("self.hparams.num_workers", "--data.num_workers 3"),
+        ("self.num_workers", "--model.num_workers 3"),
+        ("self.many", None),
+    ],
+)
+def test_a_flag_of_lightningcli_is_named_where_it_makes_the_module(value: str, flag: str | None) -> None:
+    Path("train.py").write_text(LIGHTNING)
+    (number,) = [n for n, line in enumerate(LIGHTNING.splitlines(), 1) if line.endswith(f"num_workers={value})")]
+    answer = replace(ANSWER, made_on={"loader": f"train.py:{number} list[96]", "threads": 2})
+    (remark,) = patch_here(answer).remarks
+    way = f"comes from the command line: python train.py ... {flag}" if flag else "is not a plain value: have it give 3"
+    assert remark == f"train.py:{number}: num_workers={value} {way}"
+    Path("train.py").write_text(LIGHTNING.replace("LightningCLI", "print"))
+    assert patch_here(answer).remarks == (
+        f"train.py:{number}: num_workers={value} is not a plain value: have it give 3",
+    )
+
+
+OF_NET = "import skorch\nnet = skorch.NeuralNetClassifier(Model, batch_size=16)\nnet.fit(x, y)\n"
+SKORCH = Site(
+    file="train.py",
+    line=3,
+    inside=("fit", "fit", "partial_fit", "fit_loop", "get_iterator"),
+    dataset="Subset",
+    length=96,
+)
+
+
+def test_a_net_of_skorch_gets_its_own_names() -> None:
+    Path("train.py").write_text(OF_NET)
+    assert SKORCH.call_to_change(Path.cwd()) == "train.py:2: NeuralNet"
+    (remark,) = patch_here(answer_at(SKORCH)).remarks
+    settings = [f"iterator_train__{each}" for each in ("num_workers=3", "prefetch_factor=4", "persistent_workers=True")]
+    assert remark == f"train.py:3: skorch makes the loader: pass the net {', '.join(settings)}"
+    facts = examples.facts(loader_call=SKORCH.call_to_change(Path.cwd()))
+    (change,) = changes(replace(examples.no_gain_result(), facts=facts, config=ANSWER, baseline=KEPT))
+    assert change == f"train.py:2: NeuralNet(..., {', '.join(settings)})"
+    Path("train.py").write_text("\n\nnet.fit(x, y)\n")
+    assert SKORCH.call_to_change(Path.cwd()) == "train.py:3: NeuralNet"
+
+
+def test_skorch_makes_its_loader_where_a_net_is_known_by() -> None:
+    skorch = pytest.importorskip("skorch")
+    source = "import numpy, skorch, torch\nnet = skorch.NeuralNetRegressor(torch.nn.Linear, module__in_features=1, "
+    source += "module__out_features=1, max_epochs=1, train_split=None, verbose=0, iterator_train__num_workers=0)\n"
+    source += "ones = numpy.ones((96, 1), 'float32')\nloader = net.get_iterator(net.get_dataset(ones), training=True)\n"
+    source += "net.fit(ones, ones)\n"
+    loader, site = made(source.encode())
+    assert (loader.num_workers, skorch.NeuralNet.__name__) == (0, "NeuralNet")
+    assert {"fit_loop", "get_iterator"} <= set(site.inside)
+    assert site.call_to_change(Path.cwd()) == "train.py:2: NeuralNet"
