@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.errors import UsageError
-from autotune.machine.launcher import LAUNCHERS, MPI
+from autotune.machine.launcher import PROGRAMS
 
 if TYPE_CHECKING:
     import torch
@@ -303,7 +303,7 @@ def _found_script(path: str) -> tuple[str, str | None]:
     command = None if os.sep in path else shutil.which(path)
     if command is None:
         raise UsageError(f"{path}: no such file; pass the script that you train with")
-    if path in MPI or any(path == each.partition(" ")[0] for each in LAUNCHERS):
+    if path in PROGRAMS:
         raise UsageError(f"{path}: starts ranks; write {path} ... -m autotune run SCRIPT, or leave it out: --ranks N")
     with Path(command).open("rb") as file:
         head = file.read(LONGEST_HEAD)
