@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import sys
@@ -17,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import dropwhile, groupby, pairwise
 from typing import Any
 
 from autotune.errors import UsageError
@@ -36,12 +35,11 @@ MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.comm
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
 """Events of Python's audit hooks by which a program is started."""
 MPI = ("mpirun", "mpiexec", "horovodrun")
-PROGRAMS, LAUNCHER = ("torchrun", "accelerate", "deepspeed", *MPI), "(torchrun|deepspeed)( .*)?|accelerate launch"
+PROGRAMS = ("torchrun", "deepspeed", "accelerate", *MPI)
+"""Programs that start a script in several processes, the last three any program."""
 PYTHON, SHELL = re.compile(r"(i?python|pypy)[\d.]*[a-z]?(\.exe)?"), re.compile("(ba|da|k|z)?sh")
-WRAPPER = re.compile(
-    "env|nohup|nice|ionice|numactl|taskset|timeout|time|stdbuf|setsid|sudo|srun|conda|uv|poetry|run|"
-    "exec|command|if|then|elif|else|while|until|do|!|{"
-)
+PROGRAM = re.compile("|".join((PYTHON.pattern, SHELL.pattern, *PROGRAMS)))
+WRAPPER = re.compile("env|nohup|nice|ionice|numactl|taskset|timeout|time|stdbuf|sudo|srun|conda|uv|poetry|if|!|do")
 """Programs that start the one in their arguments, and words of a shell before a program."""
 START_SECONDS, NAP = 30.0, 0.05
 """Seconds in which the processes of a launcher start, at most, and between two looks whether the first has."""
@@ -136,45 +134,42 @@ class _Launches:
         """Return whether an event of an audit hook starts a command among them; never raises."""
         with suppress(Exception):  # a command that cannot be read will not start, or is too odd for a launch
             if event == "os.system":
-                return self._in_shell(os.fsdecode(given[0]), "")
-            words = [os.fsdecode(word) for word in (given[0], *given[1][1:])]  # the file counts, not its name for it
-            return self._has(words, os.fsdecode(given[2] or "") if event == "subprocess.Popen" else "")
+                return self._in_shell(os.fsdecode(given[0]))
+            return self._has([os.fsdecode(word) for word in (given[0], *given[1][1:])])  # its file, not its name for it
         return False
 
-    def _in_shell(self, text: str, folder: str) -> bool:
-        for words in _commands(os.path.expandvars(text[:10_000])):  # longer ones cost time
-            if words[0] == "cd":
-                folder = os.path.join(folder, os.path.expanduser(words[-1]))
-            elif self._has(words, folder):
-                return True
-        return False
+    def _in_shell(self, text: str) -> bool:
+        return any(map(self._has, _commands(text[:10_000])))  # longer ones cost time
 
-    def _has(self, words: Sequence[str], folder: str) -> bool:
-        file, *rest = _unwrapped(words)
+    def _has(self, words: Sequence[str]) -> bool:
+        words = list(dropwhile(re.compile(r"\w+=").match, words))
+        if words and WRAPPER.fullmatch(os.path.basename(words[0])):
+            words = list(dropwhile(lambda word: not PROGRAM.fullmatch(os.path.basename(word)), words))
+        if not words:
+            return False
+        file, *rest = words
         name = os.path.basename(file)
-        if PYTHON.fullmatch(name) or file == sys.executable:
-            return self._in_python(rest, folder)
+        if PYTHON.fullmatch(name):
+            return self._in_python(rest)
         if SHELL.fullmatch(name):
-            return self._in_shell(next(text for flag, text in pairwise(rest) if re.fullmatch(r"-\w*c", flag)), folder)
+            return self._in_shell(next(text for flag, text in pairwise(rest) if re.fullmatch(r"-\w*c", flag)))
         if name in MPI:
             return any(PYTHON.fullmatch(os.path.basename(word)) for word in rest)
-        command = file if os.sep in file else shutil.which(file) or ""
-        is_program = self._is_script(command, folder) and os.access(self.script, os.X_OK)
-        return is_program or re.fullmatch(LAUNCHER, " ".join([name, *rest[:1]])) is not None
+        is_launcher = name in ("torchrun", "deepspeed") or [name, *rest[:1]] == ["accelerate", "launch"]
+        return is_launcher or (os.sep in file and self._is_script(file))
 
-    def _in_python(self, words: Sequence[str], folder: str) -> bool:
-        rest = iter(words)
-        for word in rest:
-            if flag := re.match(r"-[a-zA-Z]*?([cmWX])(.*)", word, re.DOTALL):
-                value = flag[2] or next(rest)
-                if flag[1] in "cm":
-                    return flag[1] == "m" and value in self.modules
-            elif not re.match("-.", word):
-                return self._is_script(word, folder)
+    def _in_python(self, words: Sequence[str]) -> bool:
+        for before, word in pairwise(["", *words]):
+            if flag := re.match(r"-[a-zA-Z]*([cm])$", before):
+                return flag[1] == "m" and word in self.modules
+            if not (re.match("-.", word) or re.match("-[WX]$", before)):
+                return self._is_script(word)
         return False
 
-    def _is_script(self, word: str, folder: str) -> bool:
-        return os.path.realpath(os.path.join(folder, os.path.expanduser(word))) == self.script
+    def _is_script(self, word: str) -> bool:
+        """Return whether a word is the script's path, or its name in another folder, which a shell may go to."""
+        is_named = os.sep in word and os.path.basename(word) == os.path.basename(self.script)
+        return os.path.realpath(word) == self.script or (is_named and not os.path.isabs(word))
 
 
 def _commands(text: str) -> Iterator[list[str]]:
@@ -185,18 +180,3 @@ def _commands(text: str) -> Iterator[list[str]]:
     for is_end, words in groupby(lexer, lambda word: bool(word) and set(word) <= set(ends)):
         if not is_end:
             yield list(words)
-
-
-def _unwrapped(words: Sequence[str]) -> Sequence[str]:
-    """Return a command from its program on: ``python a.py`` of ``env A=1 nice -n 5 python a.py``."""
-    is_wrapped, before = False, ""
-    for place, word in enumerate(words):
-        name = os.path.basename(word)
-        is_known = PYTHON.fullmatch(name) or SHELL.fullmatch(name) or name in PROGRAMS
-        is_option = not is_known and (re.match(r"[-\d]", word) or re.match(r"-[^=]*$", before))
-        if WRAPPER.fullmatch(name):
-            is_wrapped = True
-        elif not (is_wrapped and is_option) and not re.match(r"\w+=", word):
-            return words[place:]
-        before = word
-    return [""]
