@@ -2,8 +2,8 @@
 
     python studies/scripts/projects.py [--only litgpt mace] [--budget 45s] [--output FOLDER]
 
-Needs the projects, in an environment of their own: see README.md. Adds rows to ``projects.csv`` beside this script, or in
-another folder. Projects that are there already are left out: delete the file to begin anew. Takes some twenty minutes.
+Needs the projects, in an environment of their own: see README.md. Adds rows to ``projects.csv`` beside this script, or
+in another folder. Projects that are there already are left out: delete the file to begin anew. Takes some twenty minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLUMNS = (
     *("project", "version", "own_rate", "own_rate_after", "present_rate", "ratio", "verdict", "speedup"),
     *("found", "is_right", "change", "is_flag_named", "command", "message"),
 )
-"""Rates in samples per second, by the project's own log before and after, and by autotune between; the place to change."""
+"""Rates in samples per second, by the project's own log before and after, and by autotune between; where to change."""
 LONG = 600.0
 SITE = sysconfig.get_paths()["purelib"]
 

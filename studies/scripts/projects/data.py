@@ -33,7 +33,7 @@ def ultralytics(folder: Path) -> None:
         labels.mkdir(parents=True)
         for path in pictures(folder / "images" / split, count, 320):
             (labels / f"{path.stem}.txt").write_text("0 0.375 0.375 0.25 0.25\n", encoding="utf-8")
-    text = f"path: .\ntrain: images/train\nval: images/val\nnames: {{0: box}}\n"
+    text = f"path: {folder.resolve()}\ntrain: images/train\nval: images/val\nnames: {{0: box}}\n"
     (folder / "data.yaml").write_text(text, encoding="utf-8")
 
 
