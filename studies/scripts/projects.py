@@ -3,7 +3,7 @@
     python studies/scripts/projects.py [--only litgpt mace] [--budget 45s] [--output FOLDER]
 
 Needs the projects, in an environment of their own: see README.md. Adds rows to ``projects.csv`` beside this script, or
-in another folder. Projects that are there already are left out: delete the file to begin anew. Takes some twenty minutes.
+in another folder. Projects that are there already are left out: delete the file to begin anew. Takes twenty minutes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Project(NamedTuple):
 
 def epochs_of_yolo(folder: Path, printed: str) -> list[float]:
     """Rates of the epochs between the first, which warms up, and the last, which validates."""
-    with (folder / "runs/train/results.csv").open(newline="", encoding="utf-8") as file:
+    (path,) = folder.rglob("results.csv")
+    with path.open(newline="", encoding="utf-8") as file:
         times = [float(row["time"]) for row in csv.DictReader(file)]
     return [640 / (after - before) for before, after in pairwise(times[:-1])]
 
