@@ -196,12 +196,12 @@ def files(folder: str) -> set[tuple[str, int]]:
     return {(str(path.relative_to(folder)), path.stat().st_mtime_ns) for path in found}
 
 
-def recorded(path: Path) -> set[str]:
+def recorded(path: Path, column: str = "script") -> set[str]:
     """Return the scripts that a file holds already."""
     if not path.exists():
         return set()
     with path.open(newline="", encoding="utf-8") as file:
-        return {row["script"] for row in csv.DictReader(file)}
+        return {row[column] for row in csv.DictReader(file)}
 
 
 def append(path: Path, columns: tuple[str, ...], row: dict[str, Any]) -> None:
