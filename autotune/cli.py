@@ -314,9 +314,9 @@ def _export_patch(config: Config, flags: argparse.Namespace, kept: Mapping[str, 
     from autotune.exports.patch import patch_of
     from autotune.workload import Script
 
-    if flags.script is None:
+    if flags.script is None and flags.module is None:
         raise UsageError("--to patch: name the script to patch, such as train.py")
-    script = Script.of((flags.script,))
+    script = Script.of(("-m", flags.module) if flags.module else (flags.script,))
     patch = patch_of(config, script)
     if flags.output is None:
         sys.stdout.flush()

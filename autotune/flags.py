@@ -343,6 +343,7 @@ def build_export_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
     parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the script to patch, such as train.py")
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="the module to patch, in place of SCRIPT")
     parser.add_argument("--to", metavar="TOOL", required=True, choices=EXPORTS, help=f"one of {', '.join(EXPORTS)}")
     parser.add_argument(
         "--objective", metavar="NAME", help="the answer for same-batch or samples, not the one at the top of the file"

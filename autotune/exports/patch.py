@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from difflib import diff_bytes, unified_diff
 from functools import cached_property, partial
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -59,6 +60,8 @@ RECEIVERS = {"LightningDataModule": "data", "LightningModule": "model"}
 """Names of the classes that LightningCLI makes, by their bases."""
 BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
 """Names of the batch size, of which others than the present one stay."""
+MOST_FILES = 300
+"""Files of a script's code that are searched for flags."""
 LONGEST_LINE = 100
 """Columns beyond which a new argument begins a line of its own."""
 _SITE = re.compile(r"(?P<text>(?P<file>.+?):(?P<line>\d+)(:(?P<column>\d+))?)(?P<inside>( \S+)*) \S+\[\d*\]( #\d+)?")
@@ -110,8 +113,8 @@ def patch_of(config: Config, script: Script) -> Patch:
     places = [_SITE.fullmatch(str(site)) for site in sites]
     if not all(places):
         raise ConfigFileError("the file names no DataLoader of a script: write it with python -m autotune run SCRIPT")
-    folder, path, here = script.folder.resolve(), Path(script.path).resolve(), Path.cwd()
-    remarks = list[str]()
+    folder, path, here = Path(script.root), Path(script.path).resolve(), Path.cwd()
+    remarks, flags = list[str](), _flags(script)
     files: dict[Path, _File] = {}
     for number, place in enumerate(cast("list[re.Match[str]]", places)):
         wanted = _Wanted(
@@ -127,6 +130,7 @@ def patch_of(config: Config, script: Script) -> Patch:
             },
             before=DEFAULTS | dict(config.present),
             command=f"{config.launcher} {script.name}",
+            flags=flags,
             is_shared=place["text"] in (made_on.get("shared_lines") or ()),
         )
         if not (folder / wanted.name).is_relative_to(folder):
@@ -146,9 +150,25 @@ def patch_of(config: Config, script: Script) -> Patch:
     if advice := learning_rate_advice(config):
         remarks.append(advice)
     changed = {path: (file.before, file.after) for path, file in files.items() if file.after != file.before}
+    for file in list(changed) if script.package else ():
+        del changed[file]
+        remarks.append(f"{file.name} is of an installed package: pass {wanted.words} there, or by its own options")
     is_below = all(each.is_relative_to(here) for each in changed)
     base = here if is_below else Path(os.path.commonpath([folder, *(each.parent for each in changed)]))
     return Patch(files=changed, remarks=tuple(remarks), title=headline(config), folder=base)
+
+
+def _flags(script: Script) -> dict[str, str]:
+    """Return the flags of ``argparse`` in a script's code by the name of each one's value, those of its file first."""
+    beside = Path(script.package).rglob("*.py") if script.package else Path(script.folder).glob("*.py")
+    found = dict[str, str]()
+    for file in islice((Path(script.path), *beside), MOST_FILES):
+        for given in re.findall(r"\.add_argument\(([^()]*)", file.read_bytes().decode(errors="replace")):
+            flags = re.findall(r"""["'](-{1,2}\w[\w-]*)["']""", given)
+            own = re.search(r"""dest=["'](\w+)""", given)
+            for flag in sorted(flags, key=len)[-1:]:
+                found.setdefault(own[1] if own else flag.lstrip("-").replace("-", "_"), flag)
+    return found
 
 
 def _change(
@@ -180,6 +200,8 @@ class _Wanted:
     """The settings that it had when it was measured."""
     command: str
     """The command line of the script."""
+    flags: Mapping[str, str]
+    """Flags of its command line, by the name of the value of each."""
     is_shared: bool = False
     """Whether its line makes loaders of other datasets too."""
 
@@ -388,7 +410,7 @@ class _File:
     def _origin(self, name: str, expression: cst.BaseExpression, value: Any, wanted: _Wanted) -> str:
         """Return how to have an expression give a value: a flag of the script, or a line to change."""
         code = self._code(expression)
-        flag = self._flag(expression.attr.value) if isinstance(expression, cst.Attribute) else None
+        flag = wanted.flags.get(expression.attr.value) if isinstance(expression, cst.Attribute) else None
         if option := flag or self._option(expression):
             way = f"{option} {value}" if option.startswith("-") else f"{option}={value}"
             return f"{name}={code} comes from the command line: {wanted.command} ... {way}"
@@ -444,19 +466,6 @@ class _File:
         nodes = [each for each in self._positions if isinstance(each, kind) and each is not node]
         around = [each for each in nodes if self._line(each) <= line <= self._positions[each].end.line]
         return max(around, key=self._line, default=None)
-
-    def _flag(self, attribute: str) -> str | None:
-        """Return the flag of an ``argparse`` parser of this file whose value has this name."""
-        for call in self._calls:
-            if not (isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument"):
-                continue
-            texts = [_literal(each.value) for each in call.args if each.keyword is None]
-            flags = [text for text in texts if isinstance(text, str)]
-            own = {each.keyword.value: _literal(each.value) for each in call.args if each.keyword}.get("dest")
-            long = [flag for flag in flags if flag.startswith("--")] or flags
-            if long and (own or long[0].lstrip("-").replace("-", "_")) == attribute:
-                return long[0]
-        return None
 
     def set_precision(self) -> Iterator[str]:
         """Have the trainers of this file compute in bf16, and yield their names."""

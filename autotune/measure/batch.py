@@ -27,9 +27,10 @@ def move(batch: Any, device: torch.device, *, non_blocking: bool) -> Any:
         return batch.to(device, non_blocking=non_blocking)
     if hasattr(batch, "to"):
         try:
-            return batch.to(device, non_blocking=non_blocking)
+            moved = batch.to(device, non_blocking=non_blocking)
         except TypeError:  # a batch of the user's own
-            return batch.to(device)
+            moved = batch.to(device)
+        return batch if moved is None else moved  # which may have moved its own tensors
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         fields = {f.name: again(getattr(batch, f.name)) for f in dataclasses.fields(batch) if f.init}
         return dataclasses.replace(batch, **fields)

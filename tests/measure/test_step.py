@@ -125,6 +125,21 @@ def test_an_object_with_a_method_to_moves_itself_and_a_packed_sequence_stays_one
     assert packed.data.device == ELSEWHERE
 
 
+class MovesItself:
+    """A batch whose ``to`` moves its own tensors and returns nothing, as chemprop's does."""
+
+    def __init__(self) -> None:
+        self.values = torch.zeros(1)
+
+    def to(self, device: torch.device) -> None:
+        self.values = self.values.to(device)
+
+
+def test_an_object_that_moves_its_own_tensors_stays() -> None:
+    (batch,) = moved((MovesItself(),))
+    assert batch.values.device == ELSEWHERE
+
+
 @pytest.mark.parametrize("value", [None, 3, 2.5, "text", b"bytes", {1, 2}, Inner, int])
 def test_what_is_no_tensor_is_left_as_it_is(value: object) -> None:
     assert moved(value) is value
