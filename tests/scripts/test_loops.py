@@ -213,6 +213,20 @@ def test_a_loader_of_an_own_class_is_known_by_the_line_that_makes_it(runner: Loo
         assert facts.loader_call == f"{place('iterator_in_constructor', 'training = ')}: DataLoader"
 
 
+def test_of_two_loaders_on_one_line_the_column_tells_which_one_trains(runner: Loops) -> None:
+    line = next(line for line in Path("on_one_line.py").read_text("utf-8").splitlines() if "validation, loader" in line)
+    with runner.started("on_one_line") as facts:
+        assert facts.loader_call == f"{place('on_one_line', line)}:{line.rindex('DataLoader') + 1}: DataLoader"
+        assert facts.shared_lines == ()
+
+
+def test_a_model_that_keeps_state_of_the_batchs_size_is_measured_with_others_in_new_processes(runner: Loops) -> None:
+    with runner.started("keeps_state"):
+        for size in (8, 16, 8):
+            rate = runner.measured(size).rate
+            assert rate == pytest.approx(per_second(size, size * 2, 20), rel=TOLERANCE)
+
+
 @pytest.mark.parametrize("name", ["episodes", "stream_of_batches"])
 def test_another_size_of_batches_that_no_batch_size_makes_is_refused(name: str, runner: Loops) -> None:
     with pytest.raises(UsageError, match=r"batch_size=64: it stays 1[06] in this training"):
