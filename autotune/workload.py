@@ -298,22 +298,23 @@ def _found_module(name: str) -> tuple[str, str | None]:
 
 def _found_script(path: str) -> tuple[str, str | None]:
     """Return the file of a script or of a command, and its package where that is installed. Raises ``UsageError``."""
-    if Path(path).is_file():
-        return path, None if INSTALLED.isdisjoint((folder := Path(path).resolve().parent).parts) else str(folder)
-    command = None if os.sep in path else shutil.which(path)
-    if command is None:
+    file = path if os.sep in path or Path(path).is_file() else shutil.which(path)
+    if file is None or not Path(file).is_file():
         raise UsageError(f"{path}: no such file; pass the script that you train with")
     if path in PROGRAMS:
         raise UsageError(f"{path}: starts ranks; write {path} ... -m autotune run SCRIPT, or leave it out: --ranks N")
-    with Path(command).open("rb") as file:
-        head = file.read(LONGEST_HEAD)
-    if not (head.startswith(b"#!") and b"python" in head):
+    if Path(file).suffix == ".py":
+        folder = Path(file).resolve().parent
+        return file, None if INSTALLED.isdisjoint(folder.parts) else str(folder)
+    with Path(file).open("rb") as opened:
+        head = opened.read(LONGEST_HEAD)
+    if file != path and not (head.startswith(b"#!") and b"python" in head):
         raise UsageError(f"{path}: is no Python script; pass the script that you train with")
-    for point in entry_points(group="console_scripts", name=path):
+    for point in entry_points(group="console_scripts", name=Path(file).name):
         found = PathFinder.find_spec(point.module.partition(".")[0])
         if found and found.origin:
-            return command, _unless_here(next(iter(found.submodule_search_locations or [found.origin])))
-    return command, None
+            return file, _unless_here(next(iter(found.submodule_search_locations or [found.origin])))
+    return file, None
 
 
 def _unless_here(package: str) -> str | None:

@@ -60,6 +60,8 @@ RECEIVERS = {"LightningDataModule": "data", "LightningModule": "model"}
 """Names of the classes that LightningCLI makes, by their bases."""
 BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
 """Names of the batch size, of which others than the present one stay."""
+BY_OPTION = "comes from the command line"
+"""Words of remarks on settings that an option gives."""
 MOST_FILES = 300
 """Files of a script's code that are searched for flags."""
 LONGEST_LINE = 100
@@ -413,7 +415,7 @@ class _File:
         flag = wanted.flags.get(expression.attr.value) if isinstance(expression, cst.Attribute) else None
         if option := flag or self._option(expression):
             way = f"{option} {value}" if option.startswith("-") else f"{option}={value}"
-            return f"{name}={code} comes from the command line: {wanted.command} ... {way}"
+            return f"{name}={code} {BY_OPTION}: {wanted.command} ... {way}"
         if isinstance(expression, cst.Name):
             lines = [self._line(each) for each in self._assigned(code)]
             if len(lines) == 1:
@@ -425,7 +427,7 @@ class _File:
         option = self._option(expression)
         if option is not None and not option.startswith("-"):
             words = " ".join(wanted.each(f"++{option}.".replace("++.", "++")))
-            raise _RefusedError(f"{code} comes from the command line: {wanted.command} ... {words}")
+            raise _RefusedError(f"{code} {BY_OPTION}: {wanted.command} ... {words}")
 
     def _option(self, expression: cst.BaseExpression, depth: int = 0) -> str | None:
         """Return the option that an expression's value comes from: a key of Hydra, or a flag of LightningCLI."""

@@ -50,6 +50,7 @@ from autotune.report.text import (
     tried_line,
 )
 from autotune.result import Verdict
+from autotune.workload import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -214,6 +215,11 @@ def ending(result: Answer, path: str | None = None, study: Sequence[str] = (), s
     ``script`` are the script that was tuned and its arguments.
     """
     lines = [*_verdict(result)]
+    if script and result.facts.loader_call and result.config != result.baseline:
+        from autotune.exports.patch import BY_OPTION, patch_of  # takes a while to import
+
+        remarks = patch_of(result.config, Script.of(script)).remarks
+        lines += [Text(f"Change:  {each}") for each in remarks if BY_OPTION in each]
     if path:
         lines.append(Text(f"Written: {path}"))
     if path and result.config != result.baseline:

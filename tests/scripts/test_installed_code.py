@@ -65,7 +65,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]))
 
 
-@pytest.mark.parametrize("words", [("-m", "package.train"), ("train-it",)], ids=" ".join)
+@pytest.mark.parametrize("words", [("-m", "package.train"), ("train-it",), ("../bin/train-it",)], ids=" ".join)
 def test_its_place_is_named_its_rate_is_true_and_the_answer_is_applied(words: tuple[str, ...]) -> None:
     run = ("-m", "autotune", "diagnose", "--json", *words, "50")
     found = json.loads(run_python(*run, folder=Path.cwd(), seconds=120).stdout)
