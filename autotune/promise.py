@@ -14,31 +14,16 @@ from autotune.errors import ConfigFileError, NothingFeasibleError, UsageError
 from autotune.limits import GRACE, Budget, parse_duration
 from autotune.messages import Messages, Progress
 from autotune.notes import on_uneven_workers
-from autotune.proof import (
-    Confirmation,
-    Proof,
-    Standing,
-    Turn,
-    confirmation_of,
-    finalists_for,
-    follow,
-    has_time,
-    shown_uneven,
-    standing_of,
-)
-from autotune.records import Measurement, Request, Runner, Trial
+from autotune.proof import Confirmation, Proof, confirmation_of, finalists_for, follow, shown_uneven
+from autotune.records import Request, Runner, Trial
 from autotune.result import Check, Promise
 from autotune.runner.local import ProcessRunner
-from autotune.stats import Interval, around, mean_rate, shows_gain
+from autotune.stats import Interval, shows_gain
 from autotune.workload import Script, Workload, describe
 
 WINDOW_SECONDS = 3.0
 PROCESS_SECONDS = 6.0
 """Seconds of a measurement with its process, about, until the first is timed."""
-DIFFERENCE = 0.2
-"""Share by which a further run may be slower where the file does not say."""
-RUNS_ALONE = 5
-"""Fresh processes in which a configuration is measured that is its own baseline."""
 
 
 def check(
@@ -57,7 +42,7 @@ def check(
     ``workload``, ``dataset``, ``device`` and ``oversubscribe_ranks`` are those of ``tune``; ``budget`` is the wall time
     for everything. ``ranks`` are those of the file, where they are given.
 
-    Raises ``ConfigFileError`` for a file that cannot be read or promises nothing, ``UsageError``, ``UserCodeError``,
+    Raises ``ConfigFileError`` for a file that cannot be read or promises no gain, ``UsageError``, ``UserCodeError``,
     and ``NothingFeasibleError`` when either configuration cannot be measured.
     """
     with warnings.catch_warnings(record=True) as caught:
@@ -77,7 +62,7 @@ def check(
     messages.show(Progress(phase="inspect"))
     source = describe(workload, dataset)
     with ProcessRunner(source, device, on_wait=messages.say, oversubscribe_ranks=oversubscribe_ranks) as runner:
-        facts = runner.inspect(promise.baseline or promise.config)
+        facts = runner.inspect(promise.baseline)
         if promise.workload not in (None, facts.fingerprint):
             parts = "script, arguments or dataset" if is_script else "model, dataset or training code"
             notes.append(f"{path}: {parts} are not those that the file was made for")
@@ -96,12 +81,11 @@ def compare(
 
     Raises ``NothingFeasibleError`` when one of them cannot be measured.
     """
-    base, config = promise.baseline, promise.config
     baselines = finalists_for(budget.left / PROCESS_SECONDS)[1]
-    proof = Proof(name="check", finalists=(config,), baselines=baselines, seed=seed, seconds=PROCESS_SECONDS)
+    proof = Proof(name="check", finalists=(promise.config,), baselines=baselines, seed=seed, seconds=PROCESS_SECONDS)
     trials: list[Trial] = []
     try:
-        while turn := _turn(promise, proof, trials, budget.left):
+        while turn := follow(proof, promise.baseline, trials, budget.left):
             limit = budget.left + GRACE
             request = Request(seconds=WINDOW_SECONDS, time_limit=limit, fresh=True, later_epochs=promise.later_epochs)
             attempt = runner.measure(turn.config, replace(request, seed=turn.seed))
@@ -109,67 +93,30 @@ def compare(
             messages.show(Progress(phase="confirm", finished=trials[-1]))
     except KeyboardInterrupt:
         runner.close()
-    measured = [trial.measurement for trial in trials if trial.measurement]
-    found = confirmation_of(proof, base, trials) if base else None
+    found = confirmation_of(proof, promise.baseline, trials)
     if found is not None and found.answer is not None:
-        return _limited(_check(promise, found, measured, notes), [found.standing(config), found.baseline], trials)
-    if base is None and measured and len(measured) == len(trials):  # what fails now and then is not to be trusted
-        return _limited(_check(promise, None, measured, notes), [standing_of(config, measured)], trials)
+        return _check(promise, found, trials, notes)
     said = [f"{trial.outcome}: {trial.attempt.message}" for trial in trials if trial.attempt.message]
     raise NothingFeasibleError(f"nothing could be compared; {said[-1] if said else 'there was no time'}")
 
 
-def _turn(promise: Promise, proof: Proof, trials: Sequence[Trial], left: float) -> Turn | None:
-    """Return the next turn of a check; of a configuration that is its own baseline a few, and none after a failure."""
-    if promise.baseline is not None:
-        return follow(proof, promise.baseline, trials, left)
-    took = [trial.attempt.seconds for trial in trials]
-    is_over = len(trials) == RUNS_ALONE or not all(trial.measurement for trial in trials)
-    if is_over or not has_time(left, took, proof.seconds, 1, len(trials)):
-        return None
-    return Turn(promise.config, proof.seed + len(trials), f"{proof.name}-{len(trials)}")
-
-
-def _limited(check: Check, standings: Sequence[Standing], trials: Sequence[Trial]) -> Check:
+def _check(promise: Promise, found: Confirmation, trials: Sequence[Trial], notes: tuple[str, ...]) -> Check:
     """Return a check with the part of an epoch that it is for; it does not hold where the rest is open."""
-    check = replace(check, beginning_samples=standings[0].typical.beginning_samples)
-    uneven = shown_uneven(standings, trials)
+    config, standing = promise.config, found.standing(promise.config)
+    check = Check(
+        promise=promise,
+        verdict=_verdict(promise, found.interval(config)),
+        samples_per_second=standing.rate,
+        speedup=found.speedup(config),
+        speedup_ci95=found.interval(config),
+        rounds=found.rounds_of(config),
+        notes=notes,
+        beginning_samples=standing.typical.beginning_samples,
+    )
+    uneven = shown_uneven([standing, found.baseline], trials)
     if uneven is None or check.verdict == "broken":
         return check
-    return replace(check, verdict="undecided", is_uneven=True, notes=(*check.notes, *on_uneven_workers(uneven)))
-
-
-def _check(promise: Promise, found: Confirmation | None, measured: list[Measurement], notes: tuple[str, ...]) -> Check:
-    config, speedup, interval = promise.config, None, None
-    if found is not None:
-        rate, rounds = found.standing(config).rate, found.rounds_of(config)
-        speedup, interval = found.speedup(config), found.interval(config)
-        verdict = _verdict(promise, interval)
-    else:
-        (rate, width), rounds = mean_rate([each.samples_per_second for each in measured]), len(measured)
-        verdict = _verdict_on_rate(promise, rate, around(rate, width))
-    return Check(
-        promise=promise,
-        verdict=verdict,
-        samples_per_second=rate,
-        speedup=speedup,
-        speedup_ci95=interval,
-        rounds=rounds,
-        notes=notes,
-    )
-
-
-def _verdict_on_rate(
-    promise: Promise, rate: float, interval: Interval | None
-) -> Literal["holds", "broken", "undecided"]:
-    promised = promise.next_run_95[0] if promise.next_run_95 else 0.0
-    least = promised or promise.samples_per_second  # an interval from 0 on promises nothing
-    if least is None:
-        return "undecided"
-    if rate >= least:
-        return "holds"
-    certainly = promised or least * (1 - DIFFERENCE)
-    return "broken" if interval and interval[1] < certainly else "undecided"
+    return replace(check, verdict="undecided", is_uneven=True, notes=(*notes, *on_uneven_workers(uneven)))
 
 
 def _verdict(promise: Promise, interval: Interval | None) -> Literal["holds", "broken", "undecided"]:
@@ -182,20 +129,20 @@ def _verdict(promise: Promise, interval: Interval | None) -> Literal["holds", "b
 
 
 def read_promise(path: Path) -> Promise:
-    """Read a config file and its promise: a gain over a baseline or, without one, a rate.
+    """Read a config file and its promise.
 
-    Raises ``ConfigFileError`` where it says nothing of either.
+    Raises ``ConfigFileError`` where it promises no gain over another configuration.
     """
     config = load_config(path)
     measured: Mapping[str, Any] = config.measured or {}
-    if "samples_per_second" not in measured and "baseline" not in measured:
-        raise ConfigFileError(f"{path}: promises neither a rate nor a gain, so there is nothing to check")
     baseline = _baseline(path, measured["baseline"]) if "baseline" in measured else None
+    if baseline is None or _is_same(baseline, config):
+        told = "promises no gain over another configuration, so there is nothing to check; run looks for a gain"
+        raise ConfigFileError(f"{path}: {told}")
     return Promise(
         config=config,
-        baseline=None if baseline is None or _is_same(baseline, config) else baseline,
+        baseline=baseline,
         samples_per_second=measured.get("samples_per_second"),
-        next_run_95=_interval(measured.get("next_run_95")),
         speedup=float(measured.get("speedup", 1.0)),
         speedup_ci95=_interval(measured.get("speedup_ci95")),
         workload=(config.made_on or {}).get("workload"),

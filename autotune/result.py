@@ -308,12 +308,10 @@ class Promise:
 
     config: Config
     """The configuration."""
-    baseline: Config | None
-    """Its baseline; ``None`` where it is its own baseline, or the file does not say."""
+    baseline: Config
+    """Its baseline, another configuration."""
     samples_per_second: float | None
     """Its rate; ``None`` where the file does not say."""
-    next_run_95: Interval | None
-    """95 % interval for the rate of one further run."""
     speedup: float
     """Its rate over the baseline's."""
     speedup_ci95: Interval | None
@@ -337,13 +335,12 @@ class Check:
     promise: Promise
     """The file's promise."""
     verdict: Literal["holds", "broken", "undecided"]
-    """Of a gain: ``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie
-    below the promised interval. Of a rate alone: ``holds`` where it is not below what one further run was promised.
-    ``undecided`` where the measurements do not tell."""
+    """``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie below the
+    promised interval; ``undecided`` where the measurements do not tell."""
     samples_per_second: float
     """Rate of the configuration now."""
-    speedup: float | None
-    """That rate over the baseline's now: ratio of the means in paired rounds; ``None`` without a baseline."""
+    speedup: float
+    """That rate over the baseline's now: ratio of the means in paired rounds."""
     speedup_ci95: Interval | None
     """95 % interval of it; ``None`` below three rounds."""
     rounds: int

@@ -361,7 +361,6 @@ def check(**changes: Any) -> Check:
         config=ANSWER,
         baseline=BASELINE,
         samples_per_second=2000.0,
-        next_run_95=None,
         speedup=2.0,
         speedup_ci95=(1.9, 2.1),
         workload=None,

@@ -20,7 +20,6 @@ from tests import examples
 from tests.simulated import SimulatedMachine, StepCost
 
 PROMISE = examples.check().promise
-RATE = replace(PROMISE, baseline=None, samples_per_second=1000.0, next_run_95=(900.0, 1100.0))
 
 
 def machine(speedup: float, **options: Any) -> SimulatedMachine:
@@ -87,24 +86,22 @@ def test_a_promise_is_read_from_the_file_and_may_leave_out_what_is_not_needed(tm
 def test_a_promise_of_the_beginning_of_an_epoch_is_read_and_told_with_what_was_seen_now(tmp_path: Path) -> None:
     path = saved(tmp_path, samples_per_second=2000.0, beginning_samples=76800)
     assert read_promise(path) == replace(PROMISE, beginning_samples=76800)
-    for promise in (read_promise(path), replace(RATE, beginning_samples=76800)):
-        text = check_text(checked(machine(2.0 if promise.baseline else 1.0, beginning_samples=9600), promise), "a.yaml")
-        first, now, *_, last = text.splitlines()
-        assert first.endswith(", for the first 76,800 samples of an epoch.")
-        assert now.endswith(" rounds of fresh processes, for the first 9,600 samples of an epoch.")
-        assert last == "The promise holds, for the first 9,600 samples of an epoch."
+    text = check_text(checked(machine(2.0, beginning_samples=9600), read_promise(path)), "a.yaml")
+    first, now, *_, last = text.splitlines()
+    assert first.endswith(", for the first 76,800 samples of an epoch.")
+    assert now.endswith(" rounds of fresh processes, for the first 9,600 samples of an epoch.")
+    assert last == "The promise holds, for the first 9,600 samples of an epoch."
     assert "of an epoch" not in check_text(checked(machine(2.0)), "a.yaml")
 
 
-@pytest.mark.parametrize(
-    "promise", [replace(PROMISE, config=Config(num_workers=4)), replace(RATE, config=Config(num_workers=4))]
-)
 @pytest.mark.parametrize(("slower", "verdict"), [(1.0, "undecided"), (3.0, "broken")])
 def test_what_the_beginning_shows_does_not_hold_where_workers_get_different_amounts(
-    promise: Promise, slower: float, verdict: str
+    slower: float, verdict: str
 ) -> None:
+    promise = replace(PROMISE, config=Config(num_workers=4))
+
     def cost(config: Config) -> StepCost:
-        promised = 1000 * (promise.speedup if promise.baseline else 1.0) / slower
+        promised = 1000 * promise.speedup / slower
         return StepCost(compute=config.batch_size / (promised if config == promise.config else 1000.0))
 
     found = checked(SimulatedMachine(cost=cost, noise=0.001, shards=3, beginning_samples=768), promise)
@@ -118,9 +115,11 @@ def test_what_the_beginning_shows_does_not_hold_where_workers_get_different_amou
 DAMAGED = [{"batch_size": -1}, {"colour": "red"}, {"batch_size": "many"}]
 
 
+NO_GAIN = "promises no gain over another configuration"
+
+
 @pytest.mark.parametrize(
-    ("baseline", "said"),
-    [(None, "promises neither a rate nor a gain"), *((baseline, "measured: baseline") for baseline in DAMAGED)],
+    ("baseline", "said"), [(None, NO_GAIN), *((baseline, "measured: baseline") for baseline in DAMAGED)]
 )
 def test_a_file_without_a_promise_or_with_a_damaged_one_is_refused(tmp_path: Path, baseline: Any, said: str) -> None:
     with pytest.raises(ConfigFileError, match=said):
@@ -128,51 +127,21 @@ def test_a_file_without_a_promise_or_with_a_damaged_one_is_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize("threads", [None, 4], ids=["torch's own threads", "threads"])
-def test_a_file_whose_answer_is_the_baseline_promises_its_rate(tmp_path: Path, threads: int | None) -> None:
+def test_a_file_whose_answer_is_the_baseline_has_no_gain_to_check(tmp_path: Path, threads: int | None) -> None:
     baseline = {**examples.ANSWER.dataloader_kwargs(), "amp": examples.ANSWER.amp, "intra_op_threads": threads}
-    given = {"baseline": baseline, "verdict": "no gain above 3 %", "speedup": 1.0, "speedup_ci95": None}
-    path = saved(tmp_path, samples_per_second=1000.0, next_run_95=[900.0, 1100.0], **given)
+    path = saved(tmp_path, baseline=baseline, verdict="no gain above 3 %", speedup=1.0, speedup_ci95=None)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": {"intra_op": 4, "inter_op": None}}))
-    promise = read_promise(path)
-    assert (promise.baseline, promise.samples_per_second, promise.next_run_95) == (None, 1000.0, (900.0, 1100.0))
+    with pytest.raises(ConfigFileError, match=f"{NO_GAIN}, so there is nothing to check; run looks for a gain"):
+        read_promise(path)
 
 
-@pytest.mark.parametrize(
-    ("rate", "promised", "verdict"),
-    [
-        (1.0, (900.0, 1100.0), "holds"),
-        (0.92, (900.0, 1100.0), "holds"),
-        (0.7, (900.0, 1100.0), "broken"),
-        (0.9, None, "undecided"),  # one rate alone does not say how much a further run may differ
-        (0.7, None, "broken"),
-        (0.7, (0.0, 3000.0), "broken"),  # what begins at nothing promises nothing
-    ],
-)
-def test_a_rate_holds_unless_it_is_below_what_was_promised(rate: float, promised: Any, verdict: str) -> None:
-    found = checked(runner := machine(rate, noise=0.005), replace(RATE, next_run_95=promised))
-    assert found.verdict == verdict
-    assert (found.speedup, found.speedup_ci95, found.rounds) == (None, None, 5)
-    assert {config for config, _ in runner.calls} == {PROMISE.config}
-    assert "promises 1,000 samples/s" in check_text(found, "a.yaml")
-
-
-@pytest.mark.parametrize(
-    ("promise", "config"), [(PROMISE, PROMISE.config), (PROMISE, PROMISE.baseline), (RATE, RATE.config)]
-)
-def test_what_cannot_be_measured_is_an_error_that_says_so(promise: Promise, config: Config) -> None:
+@pytest.mark.parametrize("config", [PROMISE.config, PROMISE.baseline])
+def test_what_cannot_be_measured_is_an_error_that_says_so(config: Config) -> None:
     with pytest.raises(NothingFeasibleError, match="device_oom here"):
-        checked(machine(2.0, fails=lambda tried: Outcome.DEVICE_OOM if tried == config else None), promise)
-
-
-def test_a_rate_that_can_be_measured_sometimes_only_is_an_error() -> None:
-    sometimes = machine(1.0, fails=lambda tried: Outcome.CRASHED if len(sometimes.calls) == 3 else None)
-    with pytest.raises(NothingFeasibleError, match="crashed here"):
-        checked(sometimes, RATE)
+        checked(machine(2.0, fails=lambda tried: Outcome.DEVICE_OOM if tried == config else None))
 
 
 def test_an_interrupted_check_says_what_is_known() -> None:
     found = checked(runner := machine(2.0, noise=0.03, interrupt_at=6))
     assert (found.rounds, found.verdict, found.speedup_ci95, runner.closed) == (2, "undecided", None, 1)
     assert found.speedup == pytest.approx(2.0, rel=0.1)
-    found = checked(runner := machine(1.0, interrupt_at=3), RATE)
-    assert (found.rounds, found.verdict, runner.closed) == (2, "holds", 1)

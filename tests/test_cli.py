@@ -402,6 +402,7 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
         ("diagnose --baseline batch_size=8 train.py", 2, "--baseline: is for a function"),
         ("diagnose --config a.yaml train.py", 5, "a.yaml: names no DataLoader of a script"),
         ("check absent.yaml --model m:f", 5, "absent.yaml"),
+        ("check no_gain.yaml --model m:f", 5, "no_gain.yaml: promises no gain over another configuration"),
         ("diagnose", 2, ""),
         ("diagnose --model m:f --budget 3m", 2, ""),
         ("diagnose --model m:f --baseline batch_size=3 --config a.yaml", 2, ""),
@@ -423,8 +424,9 @@ def test_wrong_use_is_one_line_that_names_the_flag_before_anything_starts(
 ) -> None:
     (folder / "train.py").write_text("")
     keep(folder / "a.study", 0)
-    promise = replace(examples.ANSWER, measured={"samples_per_second": 1.0})
+    promise = replace(examples.ANSWER, measured={"baseline": {"batch_size": 1}})
     promise.save("a.yaml")
+    examples.ANSWER.save("no_gain.yaml")
     replace(promise, made_on={"loader": "train.py:3 Data[8]"}).save("of_script.yaml")
     before = sorted(os.listdir())
     ended, out, err = run(line)

@@ -303,14 +303,8 @@ def check_text(check: Check, path: str) -> str:
         else "Undecided: stop other programs, or give a larger --budget.",
     }
     promise = check.promise
-    if check.speedup is None:
-        rate, interval = rate_text(promise.samples_per_second or 0.0), promise.next_run_95
-        limits = " ({} to {} in one further run)".format(*map(rate_text, interval)) if interval else ""
-        then = f"{rate} samples/s{limits}, and no gain over another configuration"
-        now = f"{rate_text(check.samples_per_second)} samples/s"
-    else:
-        then = _claim_text(promise.speedup, promise.speedup_ci95, promise.samples_per_second)
-        now = _claim_text(check.speedup, check.speedup_ci95, check.samples_per_second)
+    then = _claim_text(promise.speedup, promise.speedup_ci95, promise.samples_per_second)
+    now = _claim_text(check.speedup, check.speedup_ci95, check.samples_per_second)
     lines = [
         f"{path} promises {then}{beginning_text(promise.beginning_samples)}.",
         f"Now it is {now}, in {counted(check.rounds, 'round')} of fresh processes{seen}.",

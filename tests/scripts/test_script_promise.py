@@ -39,22 +39,21 @@ for x, y in DataLoader(Samples(), batch_size=4):
     open("log.txt", "a").write(f"{loss.item()}\\n")
 """
 LINE = 1 + next(number for number, line in enumerate(SCRIPT.splitlines()) if "DataLoader(" in line)
-ITEM = "    def __getitem__(self, index):\n"
-SLOWER = SCRIPT.replace(ITEM, f"{ITEM}        time.sleep(0.05)\n")
-"""The script with a sleep that makes it six times slower."""
+STEP = "    time.sleep(float(sys.argv[1]))\n"
+SLOWER = SCRIPT.replace("import sys, time\n", "import sys, time\n\n").replace(STEP, f"{STEP}    time.sleep(0.2)\n")
+"""The script with a sleep in its step, beside which loading hardly counts."""
 OWN = Config(batch_size=4)
+ANSWER = replace(OWN, num_workers=2)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of a script and its file; the script is measured for moments, and leaves nothing there."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    promised = {"samples_per_second": 120.0, "next_run_95": [60.0, 160.0]}
-    replace(OWN, measured=promised, made_on={"loader": f"train.py:{LINE} Samples[4000]"}).save(
-        tmp_path / "autotune.yaml"
-    )
+    promised = {"speedup": 2.0, "speedup_ci95": [1.4, 2.5], "baseline": {"batch_size": OWN.batch_size}}
+    made_on = {"loader": f"train.py:{LINE} Samples[4000]"}
+    replace(ANSWER, measured=promised, made_on=made_on).save(tmp_path / "autotune.yaml")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(promise, "RUNS_ALONE", 2)
     for module, name in ((promise, "WINDOW"), (diagnostics, "WINDOW"), (diagnostics, "PART")):
         monkeypatch.setattr(module, f"{name}_SECONDS", 0.5)
     return tmp_path
