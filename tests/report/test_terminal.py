@@ -106,6 +106,19 @@ def test_what_changes_training_is_said_where_the_answer_is(changes: dict[str, An
     assert line in shown(ending(result), width=200)
 
 
+def test_the_option_that_gives_a_setting_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("options.py").write_text('parser.add_argument("-j", "--loader-workers", type=int, help="each a process")\n')
+    call = "loader = DataLoader(data, num_workers=args.loader_workers)"
+    Path("train.py").write_text(f"from torch.utils.data import DataLoader\n{call}\n")
+    config = Config(batch_size=32, num_workers=3, made_on={"loader": "train.py:2 Data[64]"})
+    result = examples.faster_result(config=config)
+    result = replace(result, facts=replace(result.facts, loader_call="train.py:2: DataLoader"))
+    text = shown(ending(result, script=("train.py", "--epochs", "9")), width=300)
+    assert "Change:  train.py:2: num_workers=args.loader_workers comes from the command line" in text
+    assert "--loader-workers 3\n" in text
+
+
 def test_without_colour_there_are_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in shown(summary(RESULTS[0])) + shown(trial_line(examples.failed_trial(), 1.0))
     assert "\x1b[36m" in shown(summary(RESULTS[0]), color="standard")
