@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import reprlib
 import shlex
 import sys
 import warnings
@@ -114,7 +115,8 @@ def _command(arguments: list[str]) -> str:
         arguments[:] = ["--help"]
         return name
     if first not in COMMANDS:
-        raise UsageError(f"unknown command {first!r}{did_you_mean(first, COMMANDS)}; see python -m autotune --help")
+        meant = did_you_mean(first, COMMANDS)
+        raise UsageError(f"unknown command {reprlib.repr(first)}{meant}; see python -m autotune --help")
     return first
 
 

@@ -244,7 +244,9 @@ class _ScriptParser(_Parser):
             action = self._option_string_actions.get(args[place])
             files -= not is_flag
             place += 2 if action is not None and action.nargs is None else 1
-        parsed = super().parse_args(args[:place], namespace)
+            if args[place - 1] == "--":
+                break
+        parsed = super().parse_args(args[: place - (args[place - 1 : place] == ["--"])], namespace)
         parsed.script = tuple(args[place:])
         if getattr(parsed, "patch", None) and (first := "".join(parsed.script[:1])).endswith(PATCHES):
             self.error(f"--patch {first}: write --patch={first}")

@@ -191,6 +191,12 @@ class Script:
         return f"-m {self.module}" if self.module else self.path
 
     @property
+    def command(self) -> str:
+        """The beginning of the command line that trains with it."""
+        is_program = self.package and not self.module and not self.path.endswith(".py")
+        return Path(self.path).name if is_program else f"python {self.name}"
+
+    @property
     def folder(self) -> Path:
         """The folder that Python looks for modules in: the script's own, of a module the working folder."""
         return Path.cwd() if self.module else Path(self.path).resolve().parent

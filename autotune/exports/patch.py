@@ -131,7 +131,7 @@ def patch_of(config: Config, script: Script) -> Patch:
                 if name != "batch_size" or not (number or config.batch_size == config.present.get("batch_size"))
             },
             before=DEFAULTS | dict(config.present),
-            command=f"{config.launcher} {script.name}",
+            command=script.command if config.ranks == 1 else f"{config.launcher} {script.name}",
             flags=flags,
             is_shared=place["text"] in (made_on.get("shared_lines") or ()),
         )
@@ -154,7 +154,8 @@ def patch_of(config: Config, script: Script) -> Patch:
     changed = {path: (file.before, file.after) for path, file in files.items() if file.after != file.before}
     for file in list(changed) if script.package else ():
         del changed[file]
-        remarks.append(f"{file.name} is of an installed package: pass {wanted.words} there, or by its own options")
+        if not any(BY_OPTION in each for each in remarks):
+            remarks.append(f"{file.name} is of an installed package: pass {wanted.words} there, or by its own options")
     is_below = all(each.is_relative_to(here) for each in changed)
     base = here if is_below else Path(os.path.commonpath([folder, *(each.parent for each in changed)]))
     return Patch(files=changed, remarks=tuple(remarks), title=headline(config), folder=base)

@@ -128,7 +128,8 @@ class ScriptLoaders:
         for loader, count in zip(self._loaders_beside, self.beside.values(), strict=True):
             other = take_apart(loader)
             data = Workload(nn.Identity(), **other.data)
-            kept = None if self._is_like_first(loader) else {name: other.present.get(name) for name in ALIKE}
+            own = {"prefetch_factor": None, "persistent_workers": False, **other.present}
+            kept = None if self._is_like_first(loader) else {name: own[name] for name in ALIKE}
             size = other.present.get("batch_size", 1)
             others.append(Beside(data=data, batch_size=size, batches=count, kept=kept))
         return Workload(self._optimizers.model(), **first.data, beside=tuple(others))

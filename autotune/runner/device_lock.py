@@ -10,7 +10,6 @@ import getpass
 import json
 import os
 import re
-import shlex
 import sys
 import tempfile
 from collections.abc import Callable
@@ -27,7 +26,6 @@ SHARED_FOLDER = Path("/tmp/autotune-locks")
 """Where all users of a machine find each other's locks, whatever ``TMPDIR`` says."""
 LONGEST = 2**16
 """Bytes of a file that is read: any user can write it."""
-_CREDENTIALS = re.compile(r"(?<=//)\S*@|(?<=password=)[^&\s]*")
 
 
 class DeviceLock:
@@ -78,7 +76,7 @@ def _sign(descriptor: int) -> None:
         "pid": os.getpid(),
         "user": _user(),
         "since": datetime.now().astimezone().isoformat(sep=" ", timespec="seconds"),
-        "command": _CREDENTIALS.sub("", shlex.join(sys.argv)),
+        "command": " ".join([Path(sys.argv[0]).name, *[word for word in sys.argv[1:] if word.endswith(".py")][:1]]),
     }
     with suppress(OSError):
         if os.fstat(descriptor).st_nlink == 1:  # a link may be to any file

@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
 from itertools import pairwise
@@ -111,8 +112,8 @@ PROJECTS: dict[str, Project] = {
         ),
         ("epochs=5",),
         epochs_of_yolo,
-        "ultralytics/data/build.py",
-        "workers=",
+        "ultralytics/data/build.py:404",
+        "num_workers=2",
     ),
     "open_clip": Project(
         "open_clip_torch",
@@ -123,8 +124,8 @@ PROJECTS: dict[str, Project] = {
         ),
         ("--epochs", "2"),
         batches_of_open_clip,
-        "open_clip_train/data.py",
-        "--workers",
+        "open_clip_train/data.py:461",
+        "--workers 2",
     ),
     "litgpt": Project(
         "litgpt",
@@ -147,8 +148,8 @@ PROJECTS: dict[str, Project] = {
         ),
         ("--train.max_tokens", "300000"),
         throughput_of_litgpt,
-        "litgpt/data/text_files.py",
-        "--data.num_workers",
+        "litgpt/data/text_files.py:116",
+        "num_workers=2",
     ),
     "trl": Project(
         "trl",
@@ -168,8 +169,8 @@ PROJECTS: dict[str, Project] = {
         ),
         ("--max_steps", "400"),
         summary_of_trl,
-        "trl/scripts/sft.py",
-        "--dataloader_num_workers",
+        "trl/scripts/sft.py:113",
+        "--dataloader_num_workers 2",
     ),
     "chemprop": Project(
         "chemprop",
@@ -180,8 +181,8 @@ PROJECTS: dict[str, Project] = {
         ),
         ("--epochs", "4"),
         steps_of_lightning,
-        "chemprop/cli/train.py",
-        "--num-workers",
+        "chemprop/data/dataloader.py:87",
+        "num_workers=2",
     ),
     "mace": Project(
         "mace-torch",
@@ -193,16 +194,16 @@ PROJECTS: dict[str, Project] = {
         ),
         ("--max_num_epochs", "8"),
         epochs_of_mace,
-        "mace/cli/run_train.py",
-        "--num_workers",
+        "mace/cli/run_train.py:725",
+        "--num_workers 2",
     ),
     "lightning": Project(
         "lightning",
         ("lightning_cli.py", "fit", "--config", "config.yaml", "--trainer.max_epochs", "200"),
         ("--trainer.max_epochs", "6"),
         steps_of_lightning,
-        "lightning_cli.py",
-        "lightning_cli.py",
+        "lightning_cli.py:34",
+        "--data.num_workers 2",
     ),
 }
 
@@ -270,9 +271,10 @@ def own_rate(folder: str, project: Project, command: list[str]) -> float:
 
 def advice(folder: str, script: list[str]) -> str:
     """Return how autotune would have two workers given to the project, whatever the answer is."""
-    path = Path(folder, "two.yaml")
-    text = Path(folder, "autotune.yaml").read_text(encoding="utf-8")
-    path.write_text(re.sub(r"num_workers: \d+", "num_workers: 2", text), encoding="utf-8")
+    path, config = Path(folder, "two.yaml"), load_config(Path(folder, "autotune.yaml"))
+    present = {"batch_size": config.batch_size, "num_workers": 0, "pin_memory": config.pin_memory}
+    workers = {"num_workers": 2, "prefetch_factor": 2, "measured": {**config.measured, "baseline": present}}
+    replace(config, **workers).save(path)
     shown = run(folder, [sys.executable, "-m", "autotune", "export", path.name, "--to", "patch", *script], check=False)
     return " ".join((shown.stdout + shown.stderr).split()).replace(f"{SITE}/", "")
 
