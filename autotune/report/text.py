@@ -11,7 +11,7 @@ from dataclasses import asdict
 from textwrap import indent
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.config import beginning_text, change_of_training, learning_rate_advice
+from autotune.config import OF_WORKERS, beginning_text, change_of_training, learning_rate_advice
 from autotune.limits import format_duration, format_size
 from autotune.notes import busy_text
 from autotune.outcome import Outcome
@@ -492,7 +492,7 @@ def _set_up(result: Answer, wrapped: str) -> str:
 
 def _loader_arguments(result: Answer, order: str) -> str:
     """Return the arguments of the printed DataLoader; ``order`` counts unless a sampler does."""
-    left_out = () if result.config.num_workers else ("multiprocessing_context", "timeout")
+    left_out = () if result.config.num_workers else OF_WORKERS
     names = [name for name in result.facts.loader_arguments if name not in left_out]
     is_own = result.facts.batch_samples is not None
     calls = {"batch_sampler": "batch_sampler" if is_own else "batch_sampler(config.batch_size)", "batch_size": "None"}
