@@ -55,11 +55,10 @@ LATE_THREADS = (
     "or set OMP_NUM_THREADS={threads} before Python starts"
 )
 
+OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
+"""Arguments that a DataLoader takes with workers only, and their values without."""
 WORKER_OPTIONS = ("prefetch_factor", "persistent_workers")
-"""Settings that a DataLoader accepts with workers only."""
-FOR_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context")
-"""All arguments that it accepts with workers only."""
-
+"""The settings among them."""
 
 LEARNING_RATE_RULES = {"SGD": "linear", "Adam": "square root", "AdamW": "square root"}
 """How the learning rate goes with the batch: Goyal 1706.02677 for SGD, Malladi 2205.10287 for the others."""
@@ -279,7 +278,7 @@ class Config:
             del arguments["batch_size"]
         if overrides.get("num_workers") == 0:
             arguments = {name: arguments[name] for name in arguments if name not in WORKER_OPTIONS}
-        for name in FOR_WORKERS if not (arguments | overrides)["num_workers"] else ():
+        for name in OF_WORKERS if not (arguments | overrides)["num_workers"] else ():
             if overrides.get(name):
                 raise UsageError(f"dataloader: {name} is for workers, and there are none: pass num_workers too")
         try:

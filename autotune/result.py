@@ -110,16 +110,6 @@ class LoaderForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Importance:
-    """Importance of one knob to the rate, by the expected rates over the whole space."""
-
-    knob: str
-    """Its name, as in ``autotune.knobs.KNOBS``."""
-    share: float
-    """Share of the variance of the logarithm of the rate that its main effect explains, 0 to 1."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Landscape:
     """The space as the search sees it at its end."""
 
@@ -127,8 +117,6 @@ class Landscape:
     """One for each batch size and precision, in order."""
     loaders: tuple[LoaderForecast, ...]
     """One for each number of workers and prefetch factor, in order."""
-    importances: tuple[Importance, ...]
-    """One for each knob that varies, the most important first."""
     memory_bytes: int
     """How much of the memory that limits the run may be used, headroom left out."""
 

@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
-from autotune.config import WORKER_OPTIONS, Config, without_advice
+from autotune.config import OF_WORKERS, Config, without_advice
 from autotune.records import NET, ON_COMMAND_LINE
 from autotune.workload import INSTALLED, Script
 
@@ -31,10 +31,6 @@ FOREIGN = tuple(
     | {str(Path(__file__).resolve().parent) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<frozen"}
 )
 """Where code lies that is not the user's, beside packages that are installed elsewhere."""
-
-
-OF_WORKERS = (*WORKER_OPTIONS, "multiprocessing_context", "timeout")
-"""Arguments of a DataLoader that need workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

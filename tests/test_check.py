@@ -113,8 +113,6 @@ def test_what_the_beginning_shows_does_not_hold_where_workers_get_different_amou
 
 
 DAMAGED = [{"batch_size": -1}, {"colour": "red"}, {"batch_size": "many"}]
-
-
 NO_GAIN = "promises no gain over another configuration"
 
 

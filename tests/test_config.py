@@ -130,6 +130,7 @@ def test_torchs_advice_against_many_workers_is_silenced_where_they_were_measured
         (Config(), {"sampler": SequentialSampler(DATASET), "shuffle": True}, "mutually exclusive with shuffle"),
         (Config(), {"persistent_workers": True}, "persistent_workers is for workers, and there are none"),
         (Config(), {"prefetch_factor": 4}, "prefetch_factor is for workers, and there are none"),
+        (Config(), {"timeout": 60}, "timeout is for workers, and there are none"),
         (WITH_WORKERS, {"num_workers": 0, "multiprocessing_context": "spawn"}, "context is for workers"),
         (Config(), {"num_workers": -1}, "num_workers"),
     ],

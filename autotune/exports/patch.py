@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider
 
-from autotune.config import THREAD_VARIABLES, Config, learning_rate_advice
+from autotune.config import OF_WORKERS, THREAD_VARIABLES, Config, learning_rate_advice
 from autotune.errors import ConfigFileError
 from autotune.exports.target import headline
 from autotune.exports.transformers import OF_TRAINER
@@ -44,8 +44,6 @@ POSITIONAL = (
 """Parameters of ``torch.utils.data.DataLoader`` that may be given without a name, in order."""
 DEFAULTS = {"num_workers": 0, "pin_memory": False, "prefetch_factor": 2, "persistent_workers": False}
 """The values of its settings where none were measured; of ``prefetch_factor`` with workers."""
-OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
-"""Arguments that it takes with workers only, and their values without."""
 FLAGS = {
     "transformers.TrainingArguments": ("bf16", "True"),
     "lightning.Trainer": ("precision", '"bf16-mixed"'),

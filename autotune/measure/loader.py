@@ -27,7 +27,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from autotune.config import Config
+from autotune.config import OF_WORKERS, Config
 from autotune.errors import UserCodeError
 from autotune.machine.descendants import note_workers
 from autotune.measure.batch import leaves_in, tensor_bytes, tensors_in
@@ -77,7 +77,7 @@ def open_loader(
     unit: int | None = config.batch_size
     if workload.own_batches == "dataset":
         arguments["batch_size"] = unit = None
-    left_out = set() if config.num_workers else {"multiprocessing_context", "timeout"}
+    left_out = set() if config.num_workers else set(OF_WORKERS)
     if workload.batch_sampler is not None:
         left_out.add("drop_last")  # that is the sampler's to decide
         arguments["batch_sampler"] = TimedSampler(workload.batch_sampler(config.batch_size), place, **settings)

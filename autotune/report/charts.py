@@ -62,7 +62,6 @@ CONFIG: dict[str, Any] = {
 HEIGHT, ROW_HEIGHT = 230, 38
 """Pixels of a chart without its axes, and of each row where it has rows."""
 PRECISIONS = {"off": "fp32", "bf16": "bf16", "fp16": "fp16"}
-KNOB_NAMES = {"num_workers": "workers", "pin_memory": "pinned memory"}
 RATE, DETAILS = "samples/s", "details"
 """Columns: the rate, and the text of the tooltip."""
 EXPECTED, ALONE, MEASURED = "expected", "step alone", "measured"
@@ -99,7 +98,8 @@ def time_chart(study: StudyRecord) -> alt.LayerChart | None:
     frame = frame[frame.groupby("what")["share"].transform("max") >= LEAST_SHARE].drop(columns="share")
     colours = dict(zip(TIME_PARTS.values(), (ORANGE, PURPLE, BLUE, TEAL, RED, GREEN, GREY, BROWN), strict=True))
     colour = alt.Color("what:N", **_legend(frame, colours))
-    bars = _bars(frame, "configuration", unit).encode(color=colour, order="order:Q")
+    base = alt.Chart().encode(x=f"{unit}:Q", y=_rows(frame, "configuration"), color=colour, order="order:Q")
+    bars = base.mark_bar(height=alt.RelativeBandSize(0.6)).encode(tooltip=f"{DETAILS}:N")
     return _chart(frame, bars, title="Where the time goes", summary=" ".join(said), rows=len(said))
 
 
@@ -275,21 +275,6 @@ def _step(config: Config, result: Answer) -> StepKey:
     return config.step_key._replace(threads=threads)
 
 
-def importance_chart(study: StudyRecord) -> alt.LayerChart | None:
-    """Share of the variance that each knob explains; ``None`` where only one varies, or none matters."""
-    result, unit = study.result, "share of the variance, %"
-    importances = result.landscape.importances if result and result.landscape else ()
-    if len(importances) < 2:
-        return None
-    rows = [(KNOB_NAMES.get(each.knob, each.knob.replace("_", " ")), 100 * each.share) for each in importances]
-    frame = DataFrame([(*row, "{}: {:.1f} %".format(*row)) for row in rows], columns=["knob", unit, DETAILS])
-    summary = (
-        "How much of the differences between all configurations each knob explains by itself, in what the search "
-        "expects of them (functional ANOVA). Most: {}, {:.0f} %.".format(*rows[0])
-    )
-    return _chart(frame, _bars(frame, "knob", unit), title="What matters", summary=summary, rows=len(rows))
-
-
 def memory_chart(study: StudyRecord) -> alt.LayerChart | None:
     """Rate by peak memory, with the Pareto front; ``None`` where nothing was measured."""
     measured = sound(study.history)
@@ -391,12 +376,6 @@ def _chart(
     )
 
 
-def _bars(frame: DataFrame, row: str, length: str) -> alt.Chart:
-    base = alt.Chart().mark_bar(height=alt.RelativeBandSize(0.6), color=BLUE)
-    bars: alt.Chart = base.encode(x=f"{length}:Q", y=_rows(frame, row), tooltip=f"{DETAILS}:N")
-    return bars
-
-
 def _rows(frame: DataFrame, column: str) -> alt.Y:
     return alt.Y(f"{column}:N", sort=list(frame[column].unique()), title=None)
 
@@ -424,5 +403,4 @@ CHARTS = {
     "loader": loader_chart,
     "memory": memory_chart,
     "history": history_chart,
-    "importances": importance_chart,
 }

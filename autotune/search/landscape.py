@@ -7,12 +7,10 @@ from collections.abc import Container, Iterator
 import numpy as np
 
 from autotune.config import Config
-from autotune.knobs import KNOBS
 from autotune.records import Measurement
-from autotune.result import Importance, Landscape, LoaderForecast, StepForecast
+from autotune.result import Landscape, LoaderForecast, StepForecast
 from autotune.search.forecast import Forecast
 from autotune.search.setup import Setup
-from autotune.search.space import Space
 
 
 def landscape_of(
@@ -29,7 +27,6 @@ def landscape_of(
     return Landscape(
         steps=tuple(_steps(forecast, disturbed)),
         loaders=tuple(_loaders(forecast, answer)),
-        importances=tuple(sorted(_importances(forecast, setup.space), key=lambda each: -each.share)),
         memory_bytes=int(setup.memory_limit.of(baseline.memory_limit_bytes)),
     )
 
@@ -71,19 +68,3 @@ def _loaders(forecast: Forecast, answer: Config) -> Iterator[LoaderForecast]:
             high=high,
             refusal=forecast.refusals[index],
         )
-
-
-def _importances(forecast: Forecast, space: Space) -> Iterator[Importance]:
-    """Yield the main effects of functional ANOVA over a whole grid, with the values of each knob in order.
-
-    Hutter, Hoos, Leyton-Brown: An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014. There the
-    function is a forest fitted to the trials; here it is the search's own expectation, known at every point.
-    """
-    position = {config: index for index, config in enumerate(forecast.configs)}
-    places = [position[config] for config in space.grid]
-    means = forecast.posterior.means[places].reshape([len(space.allowed[knob]) for knob in KNOBS])
-    whole = float(means.var())
-    for axis, knob in enumerate(KNOBS):
-        if means.shape[axis] > 1 and whole:
-            along = means.mean(axis=tuple(other for other in range(means.ndim) if other != axis))
-            yield Importance(knob=knob, share=float(along.var()) / whole)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 from functools import cached_property
@@ -119,13 +119,8 @@ class Space:
     @cached_property
     def configs(self) -> tuple[Config, ...]:
         """Every different configuration within the bounds, without further options."""
-        return tuple(dict.fromkeys(self.grid))
-
-    @property
-    def grid(self) -> Iterator[Config]:
-        """The configurations of all combinations of allowed values, the last knob varying first."""
-        for chosen in itertools.product(*(self.allowed[knob] for knob in KNOBS)):
-            yield self.at(dict(zip(KNOBS, chosen, strict=True)))
+        combinations = itertools.product(*(self.allowed[knob] for knob in KNOBS))
+        return tuple(dict.fromkeys(self.at(dict(zip(KNOBS, chosen, strict=True))) for chosen in combinations))
 
     @property
     def fingerprint(self) -> str:

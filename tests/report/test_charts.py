@@ -19,13 +19,13 @@ from autotune.records import StepTime, Trial
 from autotune.report.charts import GREY, TOO_FAR, charts_of
 from autotune.report.memory import fastest_so_far
 from autotune.report.result import RecordedStudy, Result
-from autotune.result import Importance, StepForecast
+from autotune.result import StepForecast
 from tests import examples
 from tests.report.results import only_failures, simulated_result
 from tests.search.test_feasibility import fitting, look
 from tests.search.there import there
 
-NAMES = ["time", "confirmation", "batch-size", "loader", "memory", "history", "importances"]
+NAMES = ["time", "confirmation", "batch-size", "loader", "memory", "history"]
 RATE = "samples/s"
 MARKUP = '<a href="https://example.org">$x_1$</a>'
 
@@ -203,13 +203,6 @@ def test_failures_stand_at_zero_with_their_outcome() -> None:
     assert failed[1:3] == (4, 0.0)
     assert failed.details.endswith("device_oom")
     assert chart.description.startswith("8 measurements: 1 search, 6 confirmation, 1 failed.")
-
-
-def test_importances_are_percent_by_name() -> None:
-    result = simulated_result()
-    importances = (Importance(knob="num_workers", share=0.75), Importance(knob="amp", share=0.125))
-    chart = drawn("importances", replace(result, landscape=replace(there(result.landscape), importances=importances)))
-    assert chart.data.iloc[:, :2].to_numpy().tolist() == [["workers", 75.0], ["amp", 12.5]]
 
 
 def test_every_plot_is_written_as_a_file(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ NOT_KNOWN = f"{OTHERS} the limit is unknown"
 
 
 STEPS = (StepForecast(batch_size=128, amp="bf16", ceiling=3000.0, rate=2900.0, refusal=None),)
-EXPECTED = Landscape(steps=STEPS, loaders=(), importances=(), memory_bytes=2**30)
+EXPECTED = Landscape(steps=STEPS, loaders=(), memory_bytes=2**30)
 SLOW = examples.measurement(samples_per_second=10.0, ceiling_samples_per_second=3557.5)
 
 

@@ -88,7 +88,6 @@ def _expected(study: TuningStudy) -> dict[str, Any]:
         "finalists": [config_text(trial.config) for trial in study.known.finalists(3)],
         "remaining": _figure(forecast.remaining),
         "limit": _figure(forecast.highest_limit),
-        "importances": {each.knob: _figure(each.share) for each in landscape.importances},
         "loaders": [
             [each.num_workers, each.prefetch_factor, _figure(each.rate), _figure(each.low)]
             for each in landscape.loaders
