@@ -20,21 +20,19 @@ class LoopTimes:
     """The seconds of each loop: those that it waits for batches, and those from each batch to the next."""
 
     def __init__(self) -> None:
-        self._places: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
-        """The place of each loader and of its iterators; ``None`` for the tuned ones."""
-        self._seconds = defaultdict[str | None, float](float)
-        self._trained = set[str | None]()
+        self._places: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        """The place of each loader and of its iterators; empty for the tuned ones."""
+        self._seconds = defaultdict[str, float](float)
+        self._trained = set[str]()
         """Places after whose batches an optimizer stepped."""
-        self._began: float | None = None
-        """When the first batch was asked for."""
-        self._now = 0.0
-        """When the last batch was there, or the last step was made."""
-        self._last: Any = None
-        """The iterator of the last batch; ``None`` between epochs."""
+        self._began, self._now = 0.0, 0.0
+        """When the first batch was asked for, and when the last batch was there or the last step made."""
+        self._place: str | None = None
+        """The place of the last batch; ``None`` between epochs."""
 
     def note(self, place: str, loader: DataLoader[Any], is_tuned: bool) -> None:
         """Note the place of a loader."""
-        self._places[loader] = None if is_tuned else place
+        self._places[loader] = "" if is_tuned else place
 
     def watch(self) -> None:
         """Hear of epochs, batches and steps from now on."""
@@ -42,53 +40,44 @@ class LoopTimes:
         draw: Callable[[Any], Any] = _BaseDataLoaderIter.__next__
 
         def begin_epoch(loader: DataLoader[Any]) -> Any:
-            self._last = None  # what came since the last step is no training
+            self._place = None  # what came since the last step is no training
             return begin(loader)
 
         def make_iterator(loader: DataLoader[Any]) -> Any:
-            found = make(loader)
-            self._places[found] = self._places.get(loader, "another file")
+            self._places[found := make(loader)] = self._places.get(loader, "another file")
             return found
 
         def draw_batch(batches: Any) -> Any:
-            asked = time.perf_counter()
-            self._began = self._began or asked
-            self._take(asked)
-            self._last, self._now = None, asked
+            self._take()
+            self._began, self._place = self._began or self._now, None
             batch = draw(batches)
-            self._last = batches
-            self._take(time.perf_counter())
+            self._place = self._places.get(batches)
+            self._take()
             return batch
 
         DataLoader.__iter__, DataLoader._get_iterator = begin_epoch, make_iterator  # type: ignore[method-assign, assignment]
         _BaseDataLoaderIter.__next__ = draw_batch  # type: ignore[method-assign, assignment]
-        register_optimizer_step_post_hook(self._step)
+        register_optimizer_step_post_hook(self._take)
 
-    def _take(self, now: float) -> None:
-        """Count the time since the last event as that of the last batch's loop."""
-        if self._last is not None:
-            self._seconds[self._places.get(self._last)] += now - self._now
-        self._now = now
-
-    def _step(self, *_: Any) -> None:
-        self._take(time.perf_counter())
-        if self._last is not None:
-            self._trained.add(self._places.get(self._last))
+    def _take(self, *stepped: Any) -> None:
+        """Count the time since the last event as that of the last batch's loop, which trains where it ``stepped``."""
+        last, self._now = self._now, time.perf_counter()
+        if self._place is not None:
+            self._seconds[self._place] += self._now - last
+            self._trained |= {self._place} if stepped else set()
 
     def told(self, command: str) -> str | None:
         """Return how little of the training's time the tuned loop took, and what to do; ``None`` where it took most.
 
         ``command`` tunes the script.
         """
-        if self._began is None or None not in self._trained:
-            return None
-        whole, tuned = time.perf_counter() - self._began, self._seconds[None]
-        if tuned >= MOST_TOLD * whole:
+        whole, tuned = time.perf_counter() - self._began, self._seconds[""]
+        if "" not in self._trained or tuned >= MOST_TOLD * whole:
             return None
         share = f"the loop that was tuned took {tuned:.1f} of {whole:.1f} s of training, {tuned / whole:.0%}"
-        others = {place: self._seconds[place] for place in self._trained if place is not None}
-        longest = max(others, key=others.__getitem__, default=None)
-        if longest is None or others[longest] < whole - sum(others.values()) - tuned:
+        others = {place: self._seconds[place] for place in self._trained if place}
+        longest = max(others, key=others.__getitem__, default="")
+        if not longest or others[longest] < whole - sum(others.values()) - tuned:
             return f"{share}: the answer makes the rest no faster, as what runs between its epochs"
         way = f"tune it with {command.format(loop=longest)}"
         return f"{share}; the one with the DataLoader of {longest} took {others[longest]:.1f} s: {way}"

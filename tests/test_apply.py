@@ -305,8 +305,8 @@ fit(DataLoader(TensorDataset(torch.ones(10, 1)), batch_size=2), second)
 @pytest.mark.parametrize(
     ("times", "said"),
     [
-        (("0.1", "0.02", "0"), None),
-        (("0.02", "0.1", "0"), "DataLoader of train.py:14 took .* s: tune it with .* run --loop train.py:14 train.py"),
+        (("0.2", "0.01", "0"), None),
+        (("0.01", "0.2", "0"), "DataLoader of train.py:14 took .* s: tune it with .* run --loop train.py:14 train.py"),
         (("0.02", "0.02", "1"), "the answer makes the rest no faster"),
     ],
     ids=["most", "another loop", "between its epochs"],

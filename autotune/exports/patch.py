@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider
@@ -60,6 +60,8 @@ BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
 """Names of the batch size, of which others than the present one stay."""
 BY_OPTION = "comes from the command line"
 """Words of remarks on settings that an option gives."""
+MOST_STEPS = 4
+"""Variables that are followed to an option."""
 MOST_FILES = 300
 """Files of a script's code that are searched for flags."""
 LONGEST_LINE = 100
@@ -215,9 +217,6 @@ class _Wanted:
         """Return the settings that change, or all, as arguments with a prefix."""
         found = {name: value for name, value in self.settings.items() if value != self.before.get(name)}
         return [f"{prefix}{name}={value!r}" for name, value in (found or self.settings).items()]
-
-
-_Kind = TypeVar("_Kind", cst.FunctionDef, cst.ClassDef)
 
 
 class _RefusedError(Exception):
@@ -429,44 +428,28 @@ class _File:
             raise _RefusedError(f"{code} {BY_OPTION}: {wanted.command} ... {words}")
 
     def _option(self, expression: cst.BaseExpression, depth: int = 0) -> str | None:
-        """Return the option that an expression's value comes from: a key of Hydra, or a flag of LightningCLI."""
+        """Return the option that gives an expression's value: a key of Hydra, or a flag of LightningCLI."""
         if isinstance(expression, cst.Call) and expression.args and self._name(expression.func) in READERS:
             return self._option(expression.args[0].value, depth)
         code = re.sub(r"""\[["'](\w+)["']\]""", r".\1", self._code(expression))
-        parts = re.fullmatch(r"(self\.(?:hparams\.)?)?(\w+)((?:\.\w+)*)", code)
-        function, known = self._around(expression, cst.FunctionDef), self._around(expression, cst.ClassDef)
-        if not parts or depth > 4:
+        root, _, rest = code.removeprefix("self.").partition(".")
+        main = re.search(rb"@hydra\.main\(.*?\)\s+def \w+\((\w+)", self.before, re.DOTALL)
+        if main and root == main[1].decode():
+            return rest
+        values = list(self._assigned(root)) if depth < MOST_STEPS else []
+        if len(values) == 1 and (found := self._option(values[0], depth + 1)) is not None:
+            return f"{found}.{rest}".strip(".")
+        return self._flag_of_lightning(expression, code.rpartition(".")[2]) if code.startswith("self.") else None
+
+    def _flag_of_lightning(self, expression: cst.BaseExpression, name: str) -> str | None:
+        """Return the flag that LightningCLI has for an attribute, where the class that an expression is in takes it."""
+        line, classes = self._line(expression), [each for each in self._positions if isinstance(each, cst.ClassDef)]
+        around = [each for each in classes if self._line(each) <= line <= self._positions[each].end.line]
+        make = self._constructor(around[-1]) if around and b"LightningCLI" in self.before else None
+        if make is None or name not in [each.name.value for each in make.params.params]:
             return None
-        owner, name, rest = parts.groups("")
-        if "hparams" in owner and known:
-            function = self._constructor(known)
-        found = self._passed(function, name, depth) if function and owner != "self." else None
-        values = list(self._assigned(owner + name)) if found is None else []
-        if len(values) == 1:
-            found = self._option(values[0], depth + 1)
-        return None if found is None else (found + rest).lstrip(".")
-
-    def _passed(self, function: cst.FunctionDef, name: str, depth: int) -> str | None:
-        """Return the option that the value of a function's parameter comes from."""
-        names = [each.name.value for each in function.params.params]
-        known = self._around(function, cst.ClassDef) if function.name.value == "__init__" else None
-        marks = [each.decorator for each in function.decorators]
-        if any(self._name(each.func if isinstance(each, cst.Call) else each) == "hydra.main" for each in marks):
-            return "" if names[:1] == [name] else None
-        if known and name in names and b"LightningCLI" in self.before:
-            bases = [self._name(each.value).rpartition(".")[2] for each in known.bases]
-            return next((f"--{RECEIVERS[each]}.{name}" for each in bases if each in RECEIVERS), None)
-        called, positions = (known.name.value, names[1:]) if known else (function.name.value, names)
-        calls = [call.args for call in self._calls if self._code(call.func) == called]
-        given = [arg.value for args in calls for n, arg in enumerate(args) if self._argument(arg, n, positions) == name]
-        return self._option(given[0], depth + 1) if len(given) == 1 else None
-
-    def _around(self, node: cst.CSTNode, kind: type[_Kind]) -> _Kind | None:
-        """Return the innermost function or class around a node."""
-        line = self._line(node)
-        nodes = [each for each in self._positions if isinstance(each, kind) and each is not node]
-        around = [each for each in nodes if self._line(each) <= line <= self._positions[each].end.line]
-        return max(around, key=self._line, default=None)
+        bases = [self._name(each.value).rpartition(".")[2] for each in around[-1].bases]
+        return next((f"--{RECEIVERS[each]}.{name}" for each in bases if each in RECEIVERS), None)
 
     def set_precision(self) -> Iterator[str]:
         """Have the trainers of this file compute in bf16, and yield their names."""

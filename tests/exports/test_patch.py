@@ -551,12 +551,6 @@ class Job:
     def loader(self, ds):
         return DataLoader(ds, num_workers=self.cfg.loader.num_workers)
 
-def make(ds, given):
-    return DataLoader(ds, num_workers=given["num_workers"])
-
-def make_plain(ds, given):
-    return DataLoader(ds, num_workers=given.num_workers)
-
 @hydra.main(config_path=None, version_base=None)
 def main(cfg: DictConfig) -> None:
     loader = cfg["loader"]
@@ -567,9 +561,7 @@ def main(cfg: DictConfig) -> None:
     DataLoader(ds, **cfg.loader)
     DataLoader(ds, **OmegaConf.to_container(loader, resolve=True))
     instantiate(cfg.loader, dataset=instantiate(cfg.data))
-    make(ds, cfg.loader)
     Job(ds, cfg=cfg)
-    make_plain(ds, {"num_workers": 0})
 
 main()
 """
@@ -578,7 +570,6 @@ OF_HYDRA = {
     "a value": ("num_workers=cfg.loader.num_workers)", "loader.num_workers=3"),
     "of a variable": ("num_workers=loader.num_workers)", "loader.num_workers=3"),
     "in a variable": ("num_workers=workers)", "other.num_workers=3"),
-    "of a parameter": ('num_workers=given["num_workers"])', "loader.num_workers=3"),
     "of an attribute": ("num_workers=self.cfg.loader.num_workers)", "loader.num_workers=3"),
     "all": ("**cfg.loader)", OVERRIDES),
     "all, plain": (
