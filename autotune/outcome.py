@@ -32,3 +32,18 @@ class Outcome(StrEnum):
     SUSPECT = "suspect"
     """Measured while others used the machine, which makes it less certain; without numbers where they left too little
     memory for it."""
+
+    @property
+    def is_want_of_memory(self) -> bool:
+        """Whether there was too little memory, of whatever kind."""
+        return self in (Outcome.DEVICE_OOM, Outcome.HOST_OOM, Outcome.SHM)
+
+    @property
+    def is_for_now(self) -> bool:
+        """Whether an attempt without numbers says nothing of its configuration in a later run."""
+        return self in (Outcome.SUSPECT, Outcome.TIMEOUT)
+
+    @property
+    def is_chance(self) -> bool:
+        """Whether loader workers that failed may work in another configuration all the same."""
+        return self in (Outcome.TIMEOUT, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.USER_ERROR)

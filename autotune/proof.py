@@ -55,8 +55,6 @@ HANG = 3.0
 LEAST_FOR_TWO = 36
 """Measurements that there must be time for where each round measures the baseline twice, so that its rate is known
 better; with less, more rounds are worth more."""
-FOR_NOW = (Outcome.SUSPECT, Outcome.TIMEOUT)
-"""Outcomes of an attempt without numbers that say nothing of its configuration in a later run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +366,7 @@ def finalists_for(measurements: float) -> tuple[int, int]:
 
 def has_failed(trial: Trial) -> bool:
     """Return whether a confirming measurement shows that its configuration cannot be the answer, later either."""
-    return trial.kind == "confirm" and trial.measurement is None and trial.outcome not in FOR_NOW
+    return trial.kind == "confirm" and trial.measurement is None and not trial.outcome.is_for_now
 
 
 class Turn(NamedTuple):

@@ -19,16 +19,6 @@ FASTER = 1.02
 """Ratio of two rates from which one counts as faster."""
 FAR_SLOWER = 0.8
 """Ratio of two rates below which one is slower for whatever else differs between the two."""
-OF_MEMORY = (Outcome.HOST_OOM, Outcome.SHM)
-OF_LOADERS = {
-    *OF_MEMORY,
-    Outcome.TIMEOUT,
-    Outcome.CRASHED,
-    Outcome.WORKER_DIED,
-    Outcome.UNPICKLABLE,
-    Outcome.USER_ERROR,
-}
-"""Outcomes of failing workers; those for want of memory may pass with smaller batches."""
 LESS_FOR_EACH = "store the data decoded or smaller, use faster decoders, augment whole batches on the device"
 SMALLER_TYPES = "send smaller types (uint8 images)"
 
@@ -337,12 +327,12 @@ class Evidence:
     @property
     def failures(self) -> Iterator[tuple[int, int, Attempt]]:
         """The failures of loaders: number of workers, batch size, and outcome."""
-        for probe in self.looks:
-            if probe.part == "loader" and probe.attempt.outcome in OF_LOADERS:
-                yield 1, probe.config.batch_size, probe.attempt
-        for trial in self.trials:
-            if trial.outcome in OF_LOADERS:
-                yield trial.config.num_workers, trial.config.batch_size, trial.attempt
+        looks = ((1, probe.config.batch_size, probe.attempt) for probe in self.looks if probe.part == "loader")
+        trials = ((trial.config.num_workers, trial.config.batch_size, trial.attempt) for trial in self.trials)
+        of_workers = (Outcome.HOST_OOM, Outcome.SHM, Outcome.UNPICKLABLE)
+        for each in (*looks, *trials):
+            if each[2].outcome.is_chance or each[2].outcome in of_workers:
+                yield each
 
     def _step(self, config: Config) -> StepKey:
         """Return the settings that a step's time depends on; beside an accelerator the host's threads hardly matter."""

@@ -6,7 +6,6 @@ import math
 from statistics import fmean
 
 from autotune.diagnosis.findings import (
-    OF_MEMORY,
     Cause,
     Evidence,
     Finding,
@@ -187,10 +186,10 @@ def _failed_workers(evidence: Evidence) -> str:
     if not config.num_workers and any(other.num_workers for other in evidence.rates):
         return ""
     for count, batch_size, attempt in evidence.failures:
-        may_fit = attempt.outcome in OF_MEMORY and batch_size > config.batch_size
+        may_fit = attempt.outcome.is_want_of_memory and batch_size > config.batch_size
         if count > config.num_workers and not may_fit:
             why = " ".join(attempt.message.split()) or str(attempt.outcome)
-            has_way = attempt.outcome in OF_MEMORY and "; " in why
+            has_way = attempt.outcome.is_want_of_memory and "; " in why
             way = "" if has_way else f": {MENDING.get(attempt.outcome, 'fix that first')}"
             return f"{workers_text(count)} failed here ({why}){way}; "
     return ""

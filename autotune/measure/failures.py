@@ -14,7 +14,6 @@ from autotune.outcome import Outcome
 
 NEARLY_FULL = 0.05
 """Share of the device's memory; with less free, a library's vague error is for want of it."""
-MEMORY = (Outcome.DEVICE_OOM, Outcome.HOST_OOM, Outcome.SHM)
 _MENDING = (
     "define its classes and functions at the top level of a module and open files, locks and connections in the worker "
     "(at the first item), or run without workers"
@@ -28,7 +27,7 @@ def classify(error: BaseException, oom_kills: int = 0) -> tuple[Outcome, str, st
     """
     sign = find_sign(list(_places(error)), f"{error} {error.__cause__}")
     outcome, line = sign.outcome if sign else Outcome.USER_ERROR, _one_line(error)
-    if outcome not in MEMORY and (how := _way_of_starting(error)):
+    if not outcome.is_want_of_memory and (how := _way_of_starting(error)):
         return Outcome.UNPICKLABLE, f"loader workers cannot be started ({how}): {line}; {_MENDING}", ""
     if outcome is Outcome.WORKER_DIED and oom_kills > 0:
         return Outcome.HOST_OOM, f"the kernel had run out of memory and killed a loader worker: {line}", ""

@@ -10,15 +10,6 @@ from autotune.errors import NothingFeasibleError, UserCodeError
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Measurement, Request, Runner
 
-THEIR_FAILURES = (
-    Outcome.USER_ERROR,
-    Outcome.UNPICKLABLE,
-    Outcome.CRASHED,
-    Outcome.DEVICE_ERROR,
-    Outcome.WORKER_DIED,
-    Outcome.NUMERICS,
-)
-"""Outcomes of a baseline by the user's code, and not for want of room or time."""
 SMALLER = "pass a smaller baseline, for example --baseline batch_size=1"
 
 
@@ -52,7 +43,7 @@ def require_numbers(attempt: Attempt) -> Measurement:
     """
     if attempt.measurement is not None:
         return attempt.measurement
-    if attempt.outcome in THEIR_FAILURES:
+    if not (attempt.outcome.is_want_of_memory or attempt.outcome.is_for_now):
         raise UserCodeError(f"the baseline configuration fails: {attempt.message}", attempt.details)
     way_out = "run it again" if attempt.outcome is Outcome.SUSPECT else SMALLER
     raise NothingFeasibleError(

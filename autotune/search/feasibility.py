@@ -14,7 +14,7 @@ from autotune.limits import format_size
 from autotune.outcome import Outcome
 from autotune.records import Measurement, workers_with_data
 from autotune.search.loader_model import LoaderModel
-from autotune.search.observations import CHANCE, Observations
+from autotune.search.observations import Observations
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
 
 NO_DATA = "it has more loader workers than get data"
@@ -157,7 +157,7 @@ def _failures(observations: Observations) -> Iterator[_Failure]:
             outcome = Outcome.DEVICE_OOM if measured.memory == "device" else Outcome.HOST_OOM
             yield _Failure(trial.config, outcome, f"{ran} takes more memory than allowed")
     for probe in observations.probes:
-        closes = probe.part == "compute" or probe.attempt.outcome not in CHANCE  # other workers may work
+        closes = probe.part == "compute" or not probe.attempt.outcome.is_chance  # other workers may work
         if probe.part in ("compute", "loader") and closes and not probe.attempt.found:
             text = f"{_in_words(probe.config)} ended as {probe.attempt.outcome} in a probe"
             yield _Failure(probe.config, probe.attempt.outcome, text)

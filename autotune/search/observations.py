@@ -24,9 +24,6 @@ MAX_COMPARISONS = 2
 """How often a precision or an option is compared with fp32, where that takes too long."""
 MAX_HALVINGS = 4
 """How often it is compared at half the batch, where fp32 does not fit."""
-MEMORY = (Outcome.DEVICE_OOM, Outcome.HOST_OOM)
-CHANCE = (Outcome.TIMEOUT, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.USER_ERROR)
-"""Outcomes of loader workers that may work in another configuration all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,18 +146,18 @@ class Observations:
     def is_unchecked(self, amp: str, options: tuple[str, ...] | None = None) -> bool:
         """Return whether a precision, or options in it, must be compared with fp32 before they may be used."""
         done = [probe.attempt.outcome for probe in self.comparisons(amp, options)]
-        was_compared = any(outcome not in (Outcome.TIMEOUT, *MEMORY) for outcome in done)
+        was_compared = any(not (each.is_want_of_memory or each is Outcome.TIMEOUT) for each in done)
         may_again = done.count(Outcome.TIMEOUT) < MAX_COMPARISONS and self.halvings(amp, options) <= MAX_HALVINGS
         return self.distrust(amp, options) is not None and not was_compared and may_again
 
     def halvings(self, amp: str, options: tuple[str, ...] | None = None) -> int:
         """Return how often the batch of a comparison is to be halved: fp32 did not fit."""
-        return sum(probe.attempt.outcome in MEMORY for probe in self.comparisons(amp, options))
+        return sum(probe.attempt.outcome.is_want_of_memory for probe in self.comparisons(amp, options))
 
     def is_untried(self, amp: str) -> bool:
         """Return whether there was no time or memory for a precision: to compare it with fp32, or to probe its step."""
-        unmade = (Outcome.TIMEOUT, Outcome.SUSPECT, *MEMORY)
-        if all(probe.attempt.outcome in unmade for probe in self.comparisons(amp)):
+        done = [probe.attempt.outcome for probe in self.comparisons(amp)]
+        if all(each.is_for_now or each.is_want_of_memory for each in done):
             return True
         tried = {probe.config.amp for probe in self.step_probes} | {trial.config.amp for trial in self.trials}
         return self.distrust(amp) is None and amp not in tried
@@ -177,12 +174,12 @@ class Observations:
 
     @property
     def worker_failures(self) -> list[str]:
-        """The failures by ``CHANCE`` of loader workers in words, the probe's first; none where any has ever worked."""
+        """The failures by chance of loader workers in words, the probe's first; none where any has ever worked."""
         if any(trial.measurement and trial.config.num_workers for trial in self.trials) or self.traces:
             return []
         tried = [probe.attempt for probe in self.probes if probe.part == "loader"]
         tried += [trial.attempt for trial in self.trials if trial.config.num_workers]
-        return [f"{each.message or each.outcome}" for each in tried if each.outcome in CHANCE]
+        return [f"{each.message or each.outcome}" for each in tried if each.outcome.is_chance]
 
     def comparisons(self, amp: str, options: tuple[str, ...] | None = None) -> list[Probe]:
         """Return the probes of the losses in a precision with options, by default the baseline's; failed ones too."""

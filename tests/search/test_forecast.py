@@ -14,7 +14,7 @@ from autotune.outcome import Outcome
 from autotune.records import Attempt, Part, Probe, Request, Trial
 from autotune.search.forecast import SURE, Forecast, cost, feasible, forecast_of
 from autotune.search.gp import Posterior
-from autotune.search.observations import CHANCE, GAIN, Observations
+from autotune.search.observations import GAIN, Observations
 from autotune.search.predict import Prediction
 from autotune.search.space import Space
 from autotune.search.step_model import MEASURED
@@ -127,7 +127,7 @@ def test_a_look_at_the_loader_that_fails_for_good_takes_loaders_with_workers_onl
     assert any(config.num_workers for config in after) == (outcome is not Outcome.UNPICKLABLE)
 
 
-@pytest.mark.parametrize("outcome", CHANCE)
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome.is_chance])
 def test_a_look_at_the_loader_that_fails_takes_nothing_with_it_and_loaders_without_workers_come_first(
     outcome: Outcome,
 ) -> None:
