@@ -8,9 +8,8 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal
 
 import altair as alt
-from pandas import DataFrame, concat
+from pandas import DataFrame
 
-from autotune.outcome import Outcome
 from autotune.report.memory import fits, peak_bytes, room_of, sound
 from autotune.report.text import (
     LEAST_SHARE,
@@ -68,7 +67,7 @@ EXPECTED, ALONE, MEASURED = "expected", "step alone", "measured"
 REFUSED, UNKNOWN = "does not fit, or fails", "not looked at"
 TOO_FAR = "too far above the largest measured to predict their memory"
 """Words of a refusal that the search gives to what it did not look at: it may well fit."""
-FRONT, BEST, TOO_LARGE = "Pareto front", "best so far", "takes more memory than allowed"
+FRONT, TOO_LARGE = "Pareto front", "takes more memory than allowed"
 GIBIBYTE = 2**30
 NEAR = 3.0
 """A memory limit above so many times the largest peak is not drawn."""
@@ -294,61 +293,16 @@ def memory_chart(study: StudyRecord) -> alt.LayerChart | None:
         ends = [f"{gib(peak_bytes(trial))} GiB for {rate_text(trial.rate or 0.0)} samples/s" for trial in front]
         summary += f" The smallest takes {ends[0]}, the fastest {ends[-1]}."
     looks = {FRONT: (GREEN, "stroke"), MEASURED: (BLUE, "circle"), TOO_LARGE: (RED, "triangle-up")}
-    layers = _line_and_points(frame, looks, "linear")
+    colour = alt.Color("what:N", **_legend(frame, {what: colour for what, (colour, _) in looks.items()}))
+    shape = alt.Shape("what:N", **_legend(frame, {what: symbol for what, (_, symbol) in looks.items()}))
+    x = alt.X(f"{frame.columns[1]}:Q").scale(zero=True)
+    base = alt.Chart().encode(x=x, y=f"{RATE}:Q", color=colour, tooltip=f"{DETAILS}:N")
+    layers = [base.transform_filter(alt.datum.what != FRONT).mark_point().encode(shape=shape)]
+    if front:
+        layers.insert(0, base.transform_filter(alt.datum.what == FRONT).mark_line())
     if room <= NEAR * largest:
         layers.extend(_mark("x", room / GIBIBYTE, word, middle=max(room, largest) / GIBIBYTE / 2))
     return _chart(frame, *layers, title="Rate by peak memory", summary=summary)
-
-
-def history_chart(study: StudyRecord) -> alt.LayerChart | None:
-    """Course of the study, trial by trial; ``None`` where there was none."""
-    ran, room = study.history, room_of(study)
-    if not ran:
-        return None
-    looks = {
-        BEST: (GREEN, "stroke"),
-        "search": (BLUE, "circle"),
-        "confirmation": (PURPLE, "diamond"),
-        TOO_LARGE: (RED, "triangle-up"),
-        "disturbed": (GREY, "square"),
-        "failed": (RED, CROSS),
-    }
-    rows = [(_group(trial, room), trial.number, trial.rate or 0.0, _trial_text(trial)) for trial in ran]
-    frame = DataFrame(rows, columns=["what", "trial", RATE, DETAILS])
-    counts = frame["what"].value_counts()
-    best = frame[frame["what"] == "search"].assign(what=BEST)
-    best[RATE] = best[RATE].cummax()
-    groups = ", ".join(f"{counts[what]} {what}" for what in looks if what in counts)
-    return _chart(
-        frame := concat([best, frame]),
-        *_line_and_points(frame, looks, "step-after"),
-        title="The study, trial by trial",
-        summary=f"{len(ran)} measurements: {groups}. What gave no number stands at zero, with its outcome.",
-    )
-
-
-def _line_and_points(
-    frame: DataFrame, looks: Mapping[str, tuple[str, str]], interpolate: Literal["linear", "step-after"]
-) -> list[alt.Chart]:
-    """Line of the first group, and points of the others; each group has a colour and a symbol."""
-    line, x = next(iter(looks)), alt.X(f"{frame.columns[1]}:Q").scale(zero=True)
-    colour = alt.Color("what:N", **_legend(frame, {what: colour for what, (colour, _) in looks.items()}))
-    shape = alt.Shape("what:N", **_legend(frame, {what: symbol for what, (_, symbol) in looks.items()}))
-    base = alt.Chart().encode(x=x, y=f"{RATE}:Q", color=colour, tooltip=f"{DETAILS}:N")
-    points = base.transform_filter(alt.datum.what != line).mark_point().encode(shape=shape)
-    if line not in set(frame["what"]):
-        return [points]
-    return [base.transform_filter(alt.datum.what == line).mark_line(interpolate=interpolate), points]
-
-
-def _group(trial: Trial, room: float) -> str:
-    if trial.outcome is Outcome.SUSPECT:
-        return "disturbed"
-    if trial.outcome is not Outcome.OK or trial.rate is None:
-        return "failed"
-    if trial.kind == "confirm":
-        return "confirmation"
-    return "search" if fits(trial, room) else TOO_LARGE
 
 
 def _trial_text(trial: Trial) -> str:
@@ -402,5 +356,4 @@ CHARTS = {
     "batch-size": batch_size_chart,
     "loader": loader_chart,
     "memory": memory_chart,
-    "history": history_chart,
 }

@@ -87,7 +87,7 @@ def coloured_share(screenshot: bytes) -> float:
 def test_charts_are_drawn_and_anyone_can_read_all(browser: Any, report: Path, width: int, scheme: str) -> None:
     with opened(browser, report, width, scheme) as page:
         figures = page.locator("figure").all()
-        assert len(figures) == 7
+        assert len(figures) == 5
         for figure in figures:
             plot = figure.locator(".plot")
             plot.scroll_into_view_if_needed()

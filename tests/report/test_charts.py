@@ -25,7 +25,7 @@ from tests.report.results import only_failures, simulated_result
 from tests.search.test_feasibility import fitting, look
 from tests.search.there import there
 
-NAMES = ["time", "confirmation", "batch-size", "loader", "memory", "history"]
+NAMES = ["time", "confirmation", "batch-size", "loader", "memory"]
 RATE = "samples/s"
 MARKUP = '<a href="https://example.org">$x_1$</a>'
 
@@ -51,7 +51,7 @@ def marks(chart: altair.LayerChart, axis: str) -> list[float]:
 @pytest.mark.parametrize("make", [simulated_result, examples.no_gain_result])
 def test_every_chart_is_drawn_from_its_table_with_its_groups_in_the_legend(make: Callable[[], Result]) -> None:
     charts = charts_of(RecordedStudy.of(make()))
-    assert list(charts) == (NAMES if make is simulated_result else ["time", "memory", "history"])
+    assert list(charts) == (NAMES if make is simulated_result else ["time", "memory"])
     for chart in charts.values():
         specification = chart.to_dict()
         assert specification["title"]["text"]
@@ -84,10 +84,8 @@ def test_every_round_and_every_interval_is_shown() -> None:
     assert "The fastest: 2.31 times (2.18 to 2.45), in 2 rounds." in chart.description
 
 
-def test_of_failures_alone_their_history_is_drawn() -> None:
-    charts = charts_of(only_failures())
-    assert list(charts) == ["history"]
-    assert set(charts["history"].data["what"]) == {"failed"}
+def test_of_failures_alone_nothing_is_drawn() -> None:
+    assert charts_of(only_failures()) == {}
 
 
 def test_what_was_measured_stands_beside_what_is_expected_by_batch_size() -> None:
@@ -173,13 +171,11 @@ def growing(number: int, rate: float, peak: float, by_the_end: float | None) -> 
 def test_what_counts_is_the_memory_at_the_end_of_an_epoch() -> None:
     history = (growing(0, 100, 1, None), growing(1, 90, 0.5, 4), growing(2, 300, 2, 9), growing(3, 200, 2, 3))
     result = examples.faster_result(history=history)
-    memory, course = drawn("memory", result), drawn("history", result)
+    memory = drawn("memory", result)
     front = rows(memory, "Pareto front")
     assert front[["peak memory, GiB of the host", RATE]].to_numpy().tolist() == [[1.0, 100], [3.0, 200]]
     assert "The smallest takes 1.0 GiB for 100 samples/s, the fastest 3.0 GiB for 200 samples/s." in memory.description
-    for chart in (memory, course):
-        assert list(rows(chart, "takes more memory than allowed")[RATE]) == [300]
-    assert list(rows(course, "best so far")[RATE]) == [100, 100, 200]
+    assert list(rows(memory, "takes more memory than allowed")[RATE]) == [300]
     assert fastest_so_far(RecordedStudy.of(result)) == 200
 
 
@@ -187,22 +183,6 @@ def test_memory_that_is_far_away_is_not_marked() -> None:
     plenty = examples.trial(measurement=examples.measurement(memory_limit_bytes=2**40))
     for history, limits in ((examples.faster_result().history, [8.0]), ((plenty,), [])):
         assert marks(drawn("memory", examples.faster_result(history=history)), "x") == limits
-
-
-def test_what_others_left_no_memory_for_was_disturbed_and_did_not_fail() -> None:
-    trial = examples.failed_trial(outcome=Outcome.SUSPECT)
-    assert trial.rate is None
-    chart = charts_of(replace(only_failures(), history=(trial,)))["history"]
-    assert set(chart.data["what"]) == {"disturbed"}
-    assert "1 disturbed. What gave no number stands at zero" in chart.description
-
-
-def test_failures_stand_at_zero_with_their_outcome() -> None:
-    chart = drawn("history", examples.faster_result())
-    (failed,) = rows(chart, "failed").itertuples(index=False)
-    assert failed[1:3] == (4, 0.0)
-    assert failed.details.endswith("device_oom")
-    assert chart.description.startswith("8 measurements: 1 search, 6 confirmation, 1 failed.")
 
 
 def test_every_plot_is_written_as_a_file(tmp_path: Path) -> None:
@@ -241,6 +221,6 @@ def test_a_package_that_is_missing_is_named_with_the_line_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     result = simulated_result()
-    for ask in (lambda: result.plot("history"), lambda: result.save_plots(tmp_path)):
+    for ask in (lambda: result.plot("memory"), lambda: result.save_plots(tmp_path)):
         with pytest.raises(UsageError, match=rf'need {package[:6].replace("_", "-")}.*"torch-autotune\[report\]"'):
             ask()
