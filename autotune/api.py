@@ -6,7 +6,7 @@ import os
 import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -261,10 +261,5 @@ def _result(tuner: Tuner, storage: str | Path | StudyStorage | None) -> Result:
     """Return the result of a run; a storage that is opened here is closed again."""
     from autotune.storage.open import StudyStorage
 
-    if isinstance(storage, StudyStorage):
-        return tuner.result(storage)
-    opened = StudyStorage(storage)
-    try:
+    with nullcontext(storage) if isinstance(storage, StudyStorage) else closing(StudyStorage(storage)) as opened:
         return tuner.result(opened)
-    finally:
-        opened.close()

@@ -13,10 +13,10 @@ import reprlib
 import shlex
 import sys
 import warnings
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from autotune.configfile import CONFIG
 from autotune.errors import (
@@ -50,7 +50,7 @@ from autotune.result import Verdict, parse_verdict, verdict_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from autotune.config import Config
@@ -121,20 +121,17 @@ def _command(arguments: list[str]) -> str:
 
 
 def _run(flags: argparse.Namespace) -> int:
-    return _tune(flags, _tune_arguments(flags))
+    baseline = None if flags.baseline is None else parse_baseline(flags.baseline)
+    return _tune(flags, _tune_arguments(flags, flags.model) | {"baseline": baseline})
 
 
 def _run_script(flags: argparse.Namespace) -> int:
-    knobs = (flag[2:].replace("-", "_") for flag in KNOB_FLAGS)
-    names = ("trials", "headroom", "max_memory", "objective", "ranks", "oversubscribe_ranks", *knobs)
-    arguments = {name: getattr(flags, name) for name in names}
     script = _workload(flags)
     for flag in (each for each in BEFORE if each in flags.script):
         _say(f"{flag} after {flags.script[0]} goes to the script: autotune's own flags go before its name")
     if flags.dry_run:
         return _show_script(script, flags.ranks or 1, flags.oversubscribe_ranks)
-    arguments |= {"workload": script, "optuna_sampler": flags.sampler}
-    return _tune(flags, {**arguments, "budget": _budget(flags)})
+    return _tune(flags, _tune_arguments(flags, script))
 
 
 def _workload(flags: argparse.Namespace) -> str | Script:
@@ -174,8 +171,7 @@ def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:
             from autotune.api import tune
 
             with _progress(flags.quiet) as on_progress:
-                shown = _where_it_is_seen(on_progress)
-                result = tune(**arguments, storage=kept, on_progress=shown, quiet=flags.quiet)
+                result = tune(**arguments, storage=kept, on_progress=on_progress, quiet=flags.quiet)
         output = _beside_what_is_proven(result, output)
         _deliver(result, output, kept, flags)
         if flags.storage is None and not result.interrupted:
@@ -184,7 +180,9 @@ def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:
         kept.close()
         if kept.failure and kept.failure not in result.notes:  # the storage was lost after the result was there
             _say(kept.failure)
-        return _exit_code(result, flags)
+        if result.interrupted:
+            return InterruptedRunError.exit_code
+        return VERDICT_CODES[result.verdict] if flags.exit_verdict else 0
     except (UserCodeError, NothingFeasibleError):
         if report and kept.failed_study:
             try:
@@ -202,12 +200,6 @@ def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:
         raise
     finally:
         kept.close()
-
-
-def _exit_code(result: Result, flags: argparse.Namespace) -> int:
-    if result.interrupted:
-        return InterruptedRunError.exit_code
-    return VERDICT_CODES[result.verdict] if flags.exit_verdict else 0
 
 
 def _storage(flags: argparse.Namespace, output: Output) -> StudyStorage:
@@ -367,40 +359,31 @@ def _report(flags: argparse.Namespace) -> int:
     return 0
 
 
-def _tune_arguments(flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of ``tune``; raises ``UsageError`` for errors that show before a run."""
+def _tune_arguments(flags: argparse.Namespace, workload: str | Script) -> dict[str, Any]:
+    """Return the arguments of ``tune`` that a command has flags for; raises ``UsageError`` for a wrong budget."""
     run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "objective", "explore")
     names = (*run, "ranks", "oversubscribe_ranks", *(flag[2:].replace("-", "_") for flag in KNOB_FLAGS))
-    arguments = {name: getattr(flags, name) for name in names}
-    arguments["workload"], arguments["optuna_sampler"] = flags.model, flags.sampler
-    arguments["budget"] = _budget(flags)
-    arguments["baseline"] = None if flags.baseline is None else parse_baseline(flags.baseline)
-    return arguments
+    budget = None if flags.budget is None else require_budget(parse_duration(flags.budget))
+    known = {"workload": workload, "optuna_sampler": flags.sampler, "budget": budget}
+    return known | {name: getattr(flags, name) for name in names if name in flags}
 
 
-def _budget(flags: argparse.Namespace) -> float | None:
-    """Return the budget in seconds, ``None`` where it is to be chosen; raises ``UsageError``."""
-    return None if flags.budget is None else require_budget(parse_duration(flags.budget))
-
-
-def _where_it_is_seen(show: Callable[[Progress], None] | None) -> Callable[[Progress], None] | None:
-    """Return a display that goes quiet when its terminal or pipe is closed: the run goes on."""
-    if show is None:
-        return None
-
-    def show_where_it_is_seen(progress: Progress) -> None:
-        with suppress(*CLOSED):
-            show(progress)
-
-    return show_where_it_is_seen
-
-
-def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None] | None]:
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """Show the progress, until its terminal or pipe is closed: the run goes on."""
     if quiet:
-        return nullcontext()
+        yield None
+        return
     from autotune.report.terminal import progress_display
 
-    return progress_display(is_log=True)
+    with progress_display(is_log=True) as show:
+        assert show
+
+        def show_where_it_is_seen(progress: Progress) -> None:
+            with suppress(*CLOSED):
+                show(progress)
+
+        yield show_where_it_is_seen
 
 
 def _write_report(study: StudyRecord, report: Output, quiet: bool) -> None:
@@ -528,16 +511,8 @@ def _quiet_warnings(quiet: bool) -> AbstractContextManager[object]:
     return warnings.catch_warnings(action="ignore") if quiet else nullcontext()
 
 
-class _Outputs(NamedTuple):
-    """The files that a run writes: ``None`` for those that are not asked for."""
-
-    config: Output
-    report: Output | None
-    patch: Output | None
-
-
-def _outputs(flags: argparse.Namespace, workload: str | Script) -> _Outputs:
-    """Return the files that a run is to write, known to be writable before anything is measured."""
+def _outputs(flags: argparse.Namespace, workload: str | Script) -> tuple[Output, Output | None, Output | None]:
+    """Return the files that a run is to write, known to be writable: config, and report and patch where asked for."""
     path, text = Path(flags.output), getattr(flags, "patch", None)
     if path.suffix not in SUFFIXES:
         raise ConfigFileError(f"--output {path}: a config file ends in one of {', '.join(SUFFIXES)}")
@@ -554,7 +529,7 @@ def _outputs(flags: argparse.Namespace, workload: str | Script) -> _Outputs:
     if text is not None:
         patch = Output(flag="--patch", path=Path(text), kind=EXPORT, force=flags.force, kept=kept)
         patch.require()
-    return _Outputs(config, report, patch)
+    return config, report, patch
 
 
 def _page(flag: str, text: str, force: bool, kept: Mapping[str, Path], also: str = "") -> Output:

@@ -132,10 +132,9 @@ class Config:
         if self.amp not in AMP_MODES:
             raise UsageError(f"amp is {shown(self.amp)}; allowed: {', '.join(AMP_MODES)}")
         object.__setattr__(self, "options", parse_options(self.options, "options"))
-        if not self.num_workers and self.prefetch_factor is not None:
-            raise UsageError("prefetch_factor needs num_workers of 1 or more")
-        if not self.num_workers and self.persistent_workers:
-            raise UsageError("persistent_workers needs num_workers of 1 or more")
+        for name in WORKER_OPTIONS:
+            if getattr(self, name) and not self.num_workers:
+                raise UsageError(f"{name} needs num_workers of 1 or more")
 
     def __str__(self) -> str:
         """Return the settings; where it was tuned the verdict, gain, rate, and what changed from the baseline."""
@@ -462,12 +461,8 @@ def change_of_training(before: Config, after: Config) -> str:
     ]
     changes = [f"batch size {sizes[0]} → {sizes[1]}"] if sizes[0] != sizes[1] else []
     changes += [arithmetic[1]] if arithmetic[0] != arithmetic[1] else []
-    advice = learning_rate_advice(after) or "adapt the learning rate"
-    return (
-        f"This changes training: {', '.join(changes)}{f': {advice}' if sizes[0] != sizes[1] else ''}."
-        if changes
-        else ""
-    )
+    advice = f": {learning_rate_advice(after) or 'adapt the learning rate'}" if sizes[0] != sizes[1] else ""
+    return f"This changes training: {', '.join(changes)}{advice}." if changes else ""
 
 
 def learning_rate_of(optimizer: str | None, before: int, after: int) -> dict[str, Any]:

@@ -72,8 +72,8 @@ def read_document(path: Path) -> dict[str, Any]:
     except ImportError:
         raise ConfigFileError(f"{path}: YAML needs pyyaml (pip install pyyaml); a .json file does not") from None
     except (ValueError, RecursionError) as error:
-        reason = f"not a valid {_format_name(path)} file: {on_one_line(error)}"
-        raise ConfigFileError(f"{path}: {reason}") from None
+        name = "JSON" if _is_json(path) else "YAML"
+        raise ConfigFileError(f"{path}: not a valid {name} file: {on_one_line(error)}") from None
     return _checked(path, document)
 
 
@@ -300,10 +300,6 @@ def _named(key: object) -> str:
 
 def _is_json(path: Path) -> bool:
     return path.suffix.lower() == ".json"
-
-
-def _format_name(path: Path) -> str:
-    return "JSON" if _is_json(path) else "YAML"
 
 
 def on_one_line(error: BaseException) -> str:

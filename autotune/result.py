@@ -23,10 +23,6 @@ DEFAULT_PATH = "autotune.yaml"
 """Where the command line writes its answer unless it is told otherwise."""
 
 
-EARLIER = "no proven gain"
-"""The verdict of unproven gains in files of early versions of 0.1.0."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedOption:
     """One option of the training step, measured beside the step without it."""
@@ -283,8 +279,6 @@ def percent_above(share: float) -> int:
 
 def parse_verdict(text: object) -> Verdict | None:
     """Return the verdict that a file's text stands for; ``None`` where it is none."""
-    if text == EARLIER:
-        return Verdict.UNDECIDED
     if isinstance(text, str) and re.fullmatch(r"no gain above \d+ %", text):
         return Verdict.NO_GAIN
     return next((verdict for verdict in (Verdict.FASTER, Verdict.UNDECIDED) if text == verdict), None)

@@ -25,6 +25,7 @@ from autotune.report.drawing import missing_for_charts, vega_script
 from autotune.report.memory import fastest_so_far
 from autotune.report.table import COLUMNS, trial_row
 from autotune.report.text import (
+    COMMAND,
     HEADINGS,
     alternative_text,
     before_after,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from autotune.records import Trial
     from autotune.result import Answer
 
-COMMAND = "python -m autotune"
 FOLDER = Path(__file__).with_name("page")
 TONES = {Verdict.FASTER: "gain", Verdict.NO_GAIN: "same", Verdict.UNDECIDED: "open"}
 """How the page shows a verdict."""
@@ -230,7 +230,7 @@ def _uses(result: Answer, path: str) -> Iterator[_Use]:
         return
     name, title = other.objective, f"Take this, {HEADINGS[result.objective]}: at the top of the file"
     yield _Use("snippet", title, _answer_line(result), code, _export_line(path))
-    code = _apply_other_lines(other, path) if is_script else _other_snippet(other, path)
+    code = _apply_other_lines(other, path) if is_script else snippet(other, path, name)
     export = f"{_export_line(path)} --objective {name}"
     yield _Use("other-snippet", f"Or, {HEADINGS[name]}: under alternatives", _answer_line(other), code, export)
 
@@ -252,14 +252,6 @@ def _apply_other_lines(other: Answer, path: str) -> str:
     own = str(Path(path).with_name(f"{other.objective}{Path(path).suffix}"))
     python = f"import autotune; autotune.load_config({path!r}, {other.objective!r}).save({own!r})"
     return f"python -c {shlex.quote(python)}\n{_apply_line(other, own)}"
-
-
-def _other_snippet(other: Answer, path: str) -> str:
-    """Lines of a training script that load an answer by its objective."""
-    before, load, after = snippet(other, path).partition("autotune.load_config(")
-    line, end, rest = after.partition("\n")
-    quoted, _, ranks = line.rpartition('")')
-    return f'{before}{load}{quoted}", "{other.objective}"){ranks}{end}{rest}'
 
 
 def _notes(result: Answer, study: StudyRecord) -> Iterator[str]:

@@ -28,6 +28,7 @@ from autotune.limits import format_duration
 from autotune.outcome import Outcome
 from autotune.records import NET, OF_NET, ON_COMMAND_LINE
 from autotune.report.text import (
+    COMMAND,
     RATE,
     TIMES,
     Comparison,
@@ -75,7 +76,6 @@ _PHASES = {
     "search": "searching",
     "confirm": "confirming",
 }
-COMMAND = "python -m autotune"
 REMARK = (0, 0, 0, 32)
 """Padding of a trial's remark, below its configuration."""
 INDENT = (0, 0, 0, 3)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 RATE = "samples/s (95 %)"
+COMMAND = "python -m autotune"
 LEAST_SHARE = 0.005
 """Parts of the time below this share everywhere are left out: they would read 0 %."""
 TIME_PARTS = {
@@ -167,16 +168,10 @@ def memory_text(measurement: Measurement) -> str:
 
 
 def _measured_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
-    """Return memory, the slowest rank and the time of a step, side by side, by name."""
-    times = tuple(step_text(each.step_time.total) for each in measurements)
-    peaks = tuple(map(memory_text, measurements))
-    return {"peak memory": peaks, **_slowest_rank_rows(measurements), "time per step": times}
-
-
-def _slowest_rank_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
-    """Return which rank the others wait for, side by side; nothing with one process."""
-    texts = tuple(map(_slowest_rank_text, measurements))
-    return {"slowest rank": texts} if any(texts) else {}
+    """Return memory, the rank that the others wait for, if there are some, and the time of a step, side by side."""
+    slowest = tuple(map(_slowest_rank_text, measurements))
+    rows = {"peak memory": tuple(map(memory_text, measurements)), **({"slowest rank": slowest} if any(slowest) else {})}
+    return {**rows, "time per step": tuple(step_text(each.step_time.total) for each in measurements)}
 
 
 def _slowest_rank_text(measurement: Measurement) -> str:
@@ -442,8 +437,11 @@ WRAPPED = "model = torch.nn.parallel.DistributedDataParallel(model)  # on its de
 """Lines of a script of several ranks."""
 
 
-def snippet(result: Answer, path: str) -> str:
-    """Return the lines of a training script, valid Python, that load the file at ``path`` and use it."""
+def snippet(result: Answer, path: str, objective: str = "") -> str:
+    """Return the lines of a training script, valid Python, that load the file at ``path`` and use it.
+
+    ``objective`` names an answer that is not at the top of the file.
+    """
     facts, device, loop = result.facts, result.facts.device, LOOP
     order = "" if facts.iterable else ", shuffle=True"
     imported = rank = then = start = wrapped = sampler = share = ""
@@ -459,7 +457,7 @@ def snippet(result: Answer, path: str) -> str:
     return f"""\
 {imported}import autotune
 
-config = autotune.load_config({_quoted(path)}){rank}
+config = autotune.load_config({_quoted(path)}{objective and f', "{objective}"'}){rank}
 config.apply_threads()  # before torch is imported
 {then}device = "{device}"
 {start}{_set_up(result, wrapped)}{sampler}loader = config.dataloader(dataset{_loader_arguments(result, order)}){share}

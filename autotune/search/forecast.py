@@ -45,8 +45,6 @@ class Forecast:
     prediction: Prediction
     """The prediction before any was measured."""
     posterior: Posterior
-    hopes: NDArray[np.float64]
-    """Logarithm of the highest rate of each that is still believed possible."""
     apart: NDArray[np.float64]
     """Standard deviation of the logarithm of the ratio of each rate to the best."""
     is_open: NDArray[np.bool_]
@@ -215,7 +213,7 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     unknown = np.sqrt(np.maximum(prediction.ceiling_errors**2 - MEASURED**2, 0.0))
     ceilings = np.log(prediction.ceilings) + SURE * unknown
     luck = max(0.0, best_log - float(ceilings[index_of_best]))  # none is faster than its step
-    hopes = np.minimum(expected.means + beyond, ceilings + luck)
+    hopes = np.minimum(expected.means + beyond, ceilings + luck)  # the highest that are still believed possible
     epoch = (measured.epoch_samples if (measured := observations.baseline.measurement) else None) or math.inf
     return Forecast(
         configs=configs,
@@ -223,7 +221,6 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
         prediction=prediction,
         posterior=after,
         promised=promised,
-        hopes=hopes,
         apart=apart,
         is_open=is_untried & may_run & (hopes >= best_log + math.log(1 + GAIN)),
         is_untried=is_untried,

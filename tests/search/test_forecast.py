@@ -12,9 +12,9 @@ from autotune.config import Config
 from autotune.limits import MemoryLimit
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Part, Probe, Request, Trial
-from autotune.search.forecast import SURE, Forecast, cost, feasible, forecast_of
+from autotune.search.forecast import Forecast, cost, feasible, forecast_of
 from autotune.search.gp import Posterior
-from autotune.search.observations import GAIN, Observations
+from autotune.search.observations import Observations
 from autotune.search.predict import Prediction
 from autotune.search.space import Space
 from autotune.search.step_model import MEASURED
@@ -216,7 +216,7 @@ def test_what_is_proposed_was_not_measured_fits_could_win_and_does_not_fail_for_
         assert proposal in SPACE.configs
         assert proposal not in [done.config for done in observations.trials]
         assert forecast.prediction.refusals[forecast.position[proposal]] is None
-        assert math.exp(forecast.hopes[forecast.position[proposal]] - forecast.best_log) >= 1 + GAIN
+        assert forecast.is_open[forecast.position[proposal]]
         for done in observations.trials:
             assert done.measurement is not None or not needs_more(proposal, done.config, done.outcome)
         told = trial(len(observations.trials), proposal, machine.measure(proposal, Request(seconds=1)))
@@ -258,7 +258,6 @@ def forecast_with(
             refusals=(None,) * count,
         ),
         posterior=Posterior(np.log(rates), spreads, np.zeros((1, count))),
-        hopes=np.minimum(np.log(rates) + SURE * spreads, np.log(ceilings)),
         apart=spreads,
         is_open=np.array([True] * count if is_open is None else is_open),
         is_untried=np.full(count, fill_value=True),
