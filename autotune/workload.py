@@ -193,8 +193,7 @@ class Script:
     @property
     def command(self) -> str:
         """The beginning of the command line that trains with it."""
-        is_program = self.package and not self.module and not self.path.endswith(".py")
-        return Path(self.path).name if is_program else f"python {self.name}"
+        return f"python {self.name}" if self.module or self.path.endswith(".py") else Path(self.path).name
 
     @property
     def folder(self) -> Path:
@@ -232,7 +231,7 @@ class Script:
         These are held in some ``way``, or not.
         """
         for place in kept:
-            yield f"The DataLoader of {place} keeps its settings: those beside it are others (the same vary together)."
+            yield f"The DataLoader of {place} keeps its settings: the first one has others. Alike ones vary together."
         if loop and not self.loop:
             yield f"Measured is the loop of {loop}, the first that trains (--loop FILE:LINE takes another)."
         if way is not None:
