@@ -308,7 +308,7 @@ def test_a_script_that_asks_on_another_stream_than_it_trains_on_is_refused(monke
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts run in forks")
 def test_the_door_costs_less_than_ten_microseconds_a_batch() -> None:
     loader: Any = DataLoader([0])
-    watched = Watched(ScriptLoop(ScriptRun(Script(path="train.py"))), loader, iter(range(5000)), 0)
+    watched = Watched(ScriptLoop(ScriptRun(Script(path="train.py"))), loader, iter(range(5000)), 0, "")
     plain, times = iter(range(5000)), []
     for _ in range(5000):
         begin = time.perf_counter()
