@@ -377,15 +377,11 @@ class Config:
 
     def to_document(self) -> dict[str, Any]:
         """Return this configuration as the config file's content (schema version 1)."""
-        training: dict[str, Any] = {"amp": self.amp, "accumulation_steps": self.accumulation_steps}
-        if self.ranks > 1:
-            training["ranks"] = self.ranks
-        if self.options:
-            training["options"] = list(self.options)
+        plain, of_training = self.plain(), ("amp", "accumulation_steps", "ranks", "options")
         document: dict[str, Any] = {
             "autotune": SCHEMA_VERSION,
             "dataloader": self.dataloader_kwargs(),
-            "training": training,
+            "training": {name: plain[name] for name in of_training if name in plain},
             "threads": {"intra_op": self.intra_op_threads, "inter_op": self.inter_op_threads},
         }
         for name in ("measured", "made_on"):

@@ -222,10 +222,6 @@ def _is_amount(value: object) -> bool:
     return not isinstance(value, bool) and _is_finite(value) and value >= 0  # type: ignore[operator]  # a number
 
 
-def _is_count_or_none(value: object) -> bool:
-    return value is None or (type(value) is int and 1 <= value < 2**63)
-
-
 def _is_interval(value: object) -> bool:
     if value is None:
         return True
@@ -247,7 +243,10 @@ _INTERVAL = (_is_interval, "a list of two numbers, lower end first, or null")
 EVIDENCE: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "measured.samples_per_second": _AMOUNT,
     "measured.speedup": _AMOUNT,
-    "measured.beginning_samples": (_is_count_or_none, "whole numbers from 1, or null"),
+    "measured.beginning_samples": (
+        lambda value: value is None or (type(value) is int and 1 <= value < 2**63),
+        "whole numbers from 1, or null",
+    ),
     "measured.later_epochs": (lambda value: value is None or isinstance(value, bool), "true, false or null"),
     "measured.ci95": _INTERVAL,
     "measured.next_run_95": _INTERVAL,

@@ -49,18 +49,6 @@ class Kind(NamedTuple):
     """Whether autotune wrote a file of this kind, by its content."""
 
 
-def _is_report(path: Path) -> bool:
-    return GENERATOR.encode() in _head(path)
-
-
-def _is_export(path: Path) -> bool:
-    return _head(path).startswith(f"# {EXPORTED}".encode())
-
-
-def _is_trace(path: Path) -> bool:
-    return '"{}": "{}"'.format(*TRACED).encode() in _head(path)
-
-
 def is_study(path: Path, content: bytes) -> bool:
     """Return whether content is a study's: empty, or begun as one; named so, its first line may have been cut off."""
     if not content or content.startswith(STUDY_START):
@@ -68,10 +56,10 @@ def is_study(path: Path, content: bytes) -> bool:
     return path.suffix == ".study" and (STUDY_START.startswith(content) or not content.strip(b"\0"))
 
 
-REPORT = Kind("report", _is_report)
-EXPORT = Kind("export or patch", _is_export)
+REPORT = Kind("report", lambda path: GENERATOR.encode() in _head(path))
+EXPORT = Kind("export or patch", lambda path: _head(path).startswith(f"# {EXPORTED}".encode()))
 BARE_EXPORT = Kind("export that can be recognised (it has no comments)", lambda path: False)
-TRACE = Kind("trace", _is_trace)
+TRACE = Kind("trace", lambda path: '"{}": "{}"'.format(*TRACED).encode() in _head(path))
 STUDY = Kind("study", lambda path: is_study(path, _head(path)))
 
 

@@ -108,14 +108,9 @@ class Target:
 
 def settings(config: Config) -> dict[str, Any]:
     """Return the set values of a configuration, by knob, without those left to torch."""
-    found: dict[str, Any] = {**config.dataloader_kwargs(), "amp": config.amp}
-    found |= {"accumulation_steps": config.accumulation_steps, "ranks": config.ranks}
-    found |= {"intra_op_threads": config.intra_op_threads, "inter_op_threads": config.inter_op_threads}
-    found |= dict.fromkeys(config.options, True)
-    unset = {"amp": "off", "accumulation_steps": 1, "ranks": 1, "intra_op_threads": None, "inter_op_threads": None}
-    return {
-        knob: found[knob] for knob in SETTINGS if knob in found and not (knob in unset and found[knob] == unset[knob])
-    }
+    found = {**config.plain(), **dict.fromkeys(config.options, True)}
+    unset = {"amp": "off", "accumulation_steps": 1, "intra_op_threads": None, "inter_op_threads": None}
+    return {knob: found[knob] for knob in SETTINGS if knob in found and (knob, found[knob]) not in unset.items()}
 
 
 def headline(config: Config) -> str:

@@ -353,10 +353,10 @@ def is_ours(name: str) -> bool:
 
 
 @contextmanager
-def quiet_optuna(level: int = optuna.logging.ERROR) -> Iterator[None]:
-    """Let Optuna say nothing below a level meanwhile, and warn of nothing."""
+def quiet_optuna() -> Iterator[None]:
+    """Let Optuna say nothing but errors meanwhile, and warn of nothing."""
     verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(level)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
