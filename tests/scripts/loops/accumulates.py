@@ -6,24 +6,12 @@ Fault: three of four batches end without a step, which may be taken for a failur
 
 import time
 
-import torch
+from parts import Samples, model, optimizer
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-
-class Samples(Dataset):
-    def __len__(self):
-        return 4000
-
-    def __getitem__(self, index):
-        time.sleep(0.002)
-        return torch.randn(8), torch.randn(1)
-
-
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(50):
-    for number, (x, y) in enumerate(DataLoader(Samples(), batch_size=8, shuffle=True), 1):
+    for number, (x, y) in enumerate(DataLoader(Samples(4000, 0.002), batch_size=8, shuffle=True), 1):
         time.sleep(0.01)
         (nn.functional.mse_loss(model(x), y) / 4).backward()
         if number % 4 == 0:

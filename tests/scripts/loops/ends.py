@@ -6,25 +6,12 @@ own checkpoint had nothing left to train once it was started again. Truth: 8 sam
 
 import os
 import sys
-import time
 
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
-
-
-class Samples(Dataset):
-    def __len__(self):
-        return 4000
-
-    def __getitem__(self, index):
-        time.sleep(0.001)
-        return torch.randn(8), torch.randn(1)
-
+from parts import Samples, model, optimizer, train
+from torch.utils.data import DataLoader
 
 steps, way = int(sys.argv[1]), sys.argv[2]
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps if way == "schedule" else 10**6)
 torch.set_num_interop_threads(1)
 torch.multiprocessing.set_start_method("fork")
@@ -32,13 +19,10 @@ step = 0
 if way == "resume" and os.path.exists("step.pt"):
     step = torch.load("step.pt")["step"]
 for _ in range(50):
-    for x, y in DataLoader(Samples(), batch_size=8, shuffle=True):
+    for x, y in DataLoader(Samples(4000, 0.001), batch_size=8, shuffle=True):
         if step == steps and way in ("return", "resume"):
             sys.exit()
-        time.sleep(0.002)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
+        train(x, y, 0.002)
         schedule.step()
         step += 1
         if way == "resume" and step % 10 == 0:
