@@ -83,6 +83,35 @@ FILES: dict[str, dict[str, bytes]] = {
 """The files that lie there before each script runs."""
 
 
+IMPORTS = """\
+import os
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+"""
+DATA = "data = TensorDataset(torch.randn(2000, 8), torch.randn(2000, 1))\n"
+LOOP = """
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(int(os.environ.get("EPOCHS", "50"))):
+    for step, batch in enumerate(DataLoader(data, batch_size=64, shuffle=True)):
+        x, y = batch.values() if isinstance(batch, dict) else batch
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def script_text(name: str) -> str:
+    """Return a script: its file of ``jobs``, with the training around that where it has none of its own."""
+    own = (JOBS / f"{name}.py").read_text("utf-8")
+    if "optimizer" in own:
+        return own
+    data, after = "\ndata = " not in own and DATA, "\ndef after(" in own and "        after(step, loss, model)\n"
+    return "".join(filter(None, (IMPORTS, own, data, LOOP, after)))
+
+
 def environment(folder: Path) -> dict[str, str]:
     return {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")}
 
@@ -100,7 +129,7 @@ def lay_out(folder: Path, name: str) -> Path:
                 path.unlink()
     script = folder / ("tmp" if name == "temporary" else "work") / "train.py"
     files = {folder / path: content for path, content in FILES[name].items()}
-    for path, content in (files | {script: (JOBS / f"{name}.py").read_bytes()}).items():
+    for path, content in (files | {script: script_text(name).encode()}).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         os.utime(path, (EARLIER, EARLIER))

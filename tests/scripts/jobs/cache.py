@@ -7,8 +7,7 @@ import io
 import os
 
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 CACHE = "processed/data.pt"
 if not os.path.exists(CACHE):
@@ -18,11 +17,3 @@ if not os.path.exists(CACHE):
     with open(CACHE, "wb") as file:
         file.write(content.getvalue())
 data = TensorDataset(*torch.load(CACHE))
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for _ in range(int(os.environ.get("EPOCHS", "50"))):
-    for x, y in DataLoader(data, batch_size=64, shuffle=True):
-        loss = nn.functional.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()

@@ -10,9 +10,6 @@ import shutil
 import sys
 
 import numpy as np
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 with open("/proc/self/maps") as maps:
     found = next(line.split()[-1] for line in maps if os.path.basename(line.strip()).startswith("libm."))
@@ -28,12 +25,3 @@ importlib.invalidate_caches()
 import _mt19937  # noqa: E402
 
 assert os.path.dirname(os.path.abspath(_mt19937.__file__)) == os.getcwd()
-rows = torch.randn(2000, 8)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for _ in range(int(os.environ.get("EPOCHS", "50"))):
-    for x, y in DataLoader(TensorDataset(rows, torch.randn(len(rows), 1)), batch_size=64, shuffle=True):
-        loss = nn.functional.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()

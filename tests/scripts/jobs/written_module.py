@@ -8,8 +8,7 @@ import os
 import sys
 
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 os.makedirs("made", exist_ok=True)
 for path, text in (("made/__init__.py", ""), ("made/sizes.py", "WIDTH = 8"), ("package/deep.py", "ROWS = 2000")):
@@ -26,12 +25,4 @@ from made.sizes import WIDTH  # noqa: E402
 
 assert importlib.util.find_spec("removed") is None
 assert os.path.samefile(settings.__file__, "settings.py")
-rows = torch.randn(package.deep.ROWS, WIDTH)
-model = nn.Linear(WIDTH, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=settings.RATE)
-for _ in range(int(os.environ.get("EPOCHS", "50"))):
-    for x, y in DataLoader(TensorDataset(rows, torch.randn(len(rows), 1)), batch_size=64, shuffle=True):
-        loss = nn.functional.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+data = TensorDataset(torch.randn(package.deep.ROWS, WIDTH), settings.RATE * torch.randn(package.deep.ROWS, 1))
