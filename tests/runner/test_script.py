@@ -197,10 +197,6 @@ def test_autocast_is_left_out_where_a_configuration_has_fp32(written: Any) -> No
         (IN_CHILDREN.format("multiprocessing.get_context('spawn').Process"), "train.py:.* trains in child processes"),
         ("import subprocess; subprocess.run(['torchrun', 'other.py'])", "train.py:.* trains in child processes"),
         ("os.system('RANK=1 python train.py')", "train.py:.* trains in child processes"),
-        (
-            "for one, two in zip(DataLoader(Data(), 4), DataLoader(Data(), 4, num_workers=1)): train(one)",
-            "trains on batches of several loaders, .* differ: give them the same first",
-        ),
     ],
 )
 def test_a_script_that_cannot_be_measured_says_why(written: Any, body: str, said: str) -> None:

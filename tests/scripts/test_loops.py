@@ -100,6 +100,8 @@ TRUTHS = {
     "together": Truth(rate=per_second(2, 2 * 20, 2 * 10, 30)),
     "gan": Truth(rate=per_second(2, 2 * 20, 10, 2 * 15)),
     "short_one_again": Truth(rate=per_second(2, 2 * 20, 2 * 10, 30)),
+    "other_settings": Truth(rate=per_second(2, 2 * 20, 30)),
+    "spawned_workers": Truth(rate=per_second(8, 60)),
     "other_iterator_each_step": Truth(words=(place("other_iterator_each_step", "unlabelled ="), "new iterator")),
     "new_iterator_each_step": Truth(words=("makes a new iterator each step",)),
     "in_a_thread": Truth(words=("iterates its training loader in another thread",)),
@@ -211,6 +213,24 @@ def test_other_batch_sizes_of_several_loaders_are_refused(runner: Loops) -> None
 def test_a_loader_of_an_own_class_is_known_by_the_line_that_makes_it(runner: Loops) -> None:
     with runner.started("iterator_in_constructor") as facts:
         assert facts.loader_call == f"{place('iterator_in_constructor', 'training = ')}: DataLoader"
+
+
+def test_each_loader_keeps_its_settings_where_those_that_feed_the_steps_differ(
+    runner: Loops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[str]()
+    monkeypatch.setattr(runner, "_on_wait", told.append)
+    with runner.started("other_settings") as facts:
+        assert facts.loader_call == f"{place('other_settings', 'labelled =')}: DataLoader"
+        assert facts.other_loader_sites == ()
+    kept = place("other_settings", "unlabelled =")
+    assert any(f"The DataLoader of {kept} keeps its settings" in line for line in told)
+
+
+def test_a_script_that_spawns_its_workers_is_started_again_in_its_process(runner: Loops) -> None:
+    with runner.started("spawned_workers"):
+        for _ in range(4):
+            assert runner.measured().rate == pytest.approx(per_second(8, 60), rel=TOLERANCE)
 
 
 def test_of_two_loaders_on_one_line_the_column_tells_which_one_trains(runner: Loops) -> None:

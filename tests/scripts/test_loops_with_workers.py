@@ -67,30 +67,6 @@ def test_loaders_that_feed_the_steps_together_have_the_same_workers(runner: Loop
     assert facts.other_loader_calls == (f"{place('together', 'unlabelled = DataLoader')}: DataLoader",)
 
 
-def test_a_script_whose_workers_are_spawned_is_started_again_and_measured_on(runner: Loops) -> None:
-    with runner.started("spawned_workers"):
-        assert runner.script is not None
-        present = Config(**runner.script["present"])
-        for _ in range(2):
-            attempt = runner.measure(present, replace(REQUEST, seconds=3.0, target=0.0))
-            assert attempt.measurement is not None, attempt.message
-            rate = attempt.measurement.samples_per_second
-            assert 0.9 * per_second(8, 60) < rate < 1.02 * per_second(8, 60)
-
-
-def test_each_loader_keeps_its_settings_where_those_that_feed_the_steps_differ(runner: Loops) -> None:
-    kept, told = place("other_settings", "unlabelled ="), list[str]()
-    runner._on_wait = told.append
-    with runner.started("other_settings") as facts:
-        assert runner.script is not None
-        present = Config(**runner.script["present"])
-        rate = there(runner.measure(present, REQUEST).measurement).samples_per_second
-        assert 0.9 * per_second(2, 40, 30) < rate < 1.02 * per_second(2, 40, 30)
-    assert facts.loader_call == f"{place('other_settings', 'labelled =')}: DataLoader"
-    assert facts.other_loader_sites == ()
-    assert any(f"The DataLoader of {kept} keeps its settings" in line for line in told)
-
-
 @pytest.mark.parametrize("name", ["gan", "by_turns_in_a_list"])
 def test_several_loaders_are_found_again_in_another_session(name: str, runner: Loops) -> None:
     with runner.started(name):
