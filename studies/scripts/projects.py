@@ -75,7 +75,7 @@ def throughput_of_litgpt(folder: Path, printed: str) -> list[float]:
     (path,) = folder.rglob("metrics.csv")
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    (column,) = (name for name in rows[-1] if name.endswith("samples_per_sec") and "device" not in name)
+    (column,) = (name for name in rows[-1] if name.endswith("samples_per_sec"))
     return [float(row[column]) for row in rows if row[column]][10:]
 
 

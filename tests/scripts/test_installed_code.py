@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,9 +10,12 @@ import pytest
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.workload import Script
+from autotune.records import Request
+from autotune.runner.local import ProcessRunner
+from autotune.workload import Script, describe
 from tests.processes import ROOT, run_python
 from tests.scripts.looping import LOOPS, per_second
+from tests.search.there import there
 
 pytestmark = [
     pytest.mark.machine,
@@ -61,17 +63,19 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin" / "train-it").chmod(0o755)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]]))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]))
 
 
 @pytest.mark.parametrize("words", [("-m", "package.train"), ("train-it",), ("../bin/train-it",)], ids=" ".join)
 def test_its_place_is_named_its_rate_is_true_and_the_answer_is_applied(words: tuple[str, ...]) -> None:
-    run = ("-m", "autotune", "diagnose", "--json", *words, "50")
-    found = json.loads(run_python(*run, folder=Path.cwd(), seconds=120).stdout)
-    rate = found["measurement"]["samples_per_second"]
-    assert 0.8 * per_second(8, 8 * 5, 20) < rate < 1.02 * per_second(8, 8 * 5, 20)
-    answer = Config(batch_size=8, num_workers=2, made_on={"loader": "package/data.py:5 Samples[160]"})
+    with ProcessRunner(describe(Script.of((*words, "50")))) as runner:
+        site = runner.inspect(Config()).loader_site
+        found = there(runner.measure(Config(batch_size=8), Request(seconds=1.0, time_limit=60)).measurement)
+    assert site == "package/data.py:5 Samples[160]"
+    assert 0.8 * per_second(8, 8 * 5, 20) < found.samples_per_second < 1.02 * per_second(8, 8 * 5, 20)
+    answer = Config(batch_size=8, num_workers=2, made_on={"loader": site})
     answer.save("autotune.yaml")
     done = run_python("-m", "autotune", "apply", "--strict", "autotune.yaml", *words, "1", folder=Path.cwd())
     assert done.returncode == 0, done.stderr

@@ -101,7 +101,6 @@ TRUTHS = {
     "gan": Truth(rate=per_second(2, 2 * 20, 10, 2 * 15)),
     "short_one_again": Truth(rate=per_second(2, 2 * 20, 2 * 10, 30)),
     "other_settings": Truth(rate=per_second(2, 2 * 20, 30)),
-    "spawned_workers": Truth(rate=per_second(8, 60)),
     "other_iterator_each_step": Truth(words=(place("other_iterator_each_step", "unlabelled ="), "new iterator")),
     "new_iterator_each_step": Truth(words=("makes a new iterator each step",)),
     "in_a_thread": Truth(words=("iterates its training loader in another thread",)),

@@ -359,6 +359,13 @@ def of_scripts() -> Quoted:
     yield f"{to_best:.2f} of the best of that grid"
     assert len(rates) == 2
     assert rates.ratio.between(0.95, 1.05).all()
+    projects = csv("scripts/projects.csv")
+    assert len(projects) >= 6
+    assert projects.is_right.all()
+    assert projects.is_flag_named.all()
+    for job in projects.itertuples():
+        own = f"{job.own_rate:,.0f} and {job.own_rate_after:,.0f} | {job.present_rate:,.0f} | {job.ratio:.2f}"
+        yield f"| {job.project} {job.version} | {own} | `{job.found}` |"
     module, files = script("scripts", "files"), csv("scripts/files.csv").to_dict("records")
     small, large = 1e6 * module.more(files, "small") / 3000, 100 * module.share(files, "large")
     assert (len(files), small <= 10, large <= 3) == (14, True, True)
