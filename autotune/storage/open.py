@@ -144,19 +144,23 @@ class StudyStorage:
     def beating(self, trial: optuna.Trial) -> Iterator[None]:
         """Show the others that a trial is being measured for as long as this lasts."""
         is_over, database = threading.Event(), self._database
+        if database is None:
+            yield
+            return
 
-        def beat(database: RDBStorage) -> None:
+        def beat() -> None:
             while not is_over.wait(self._heartbeat.interval):
                 with suppress(Exception):  # the search itself hears of it when it writes
                     database.record_heartbeat(trial._trial_id)
             database.remove_session()
 
-        if database is not None:
-            threading.Thread(target=beat, args=(database,), daemon=True).start()
+        beats = threading.Thread(target=beat, daemon=True)
+        beats.start()
         try:
             yield
         finally:
             is_over.set()
+            beats.join(self._heartbeat.interval)  # a connection that it holds would outlive the pool
 
     def delivered(self, path: Path) -> None:
         """Write down where the answer was written."""

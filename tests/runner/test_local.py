@@ -121,7 +121,7 @@ def test_facts_are_those_of_the_workload() -> None:
     assert 0 < facts.obtainable_host_bytes <= inspect_host().memory_bytes
 
 
-def test_an_attempt_tells_its_opening_apart_and_a_fork_opens_faster_than_the_first_process_started() -> None:
+def test_an_attempt_tells_its_opening_apart_from_its_measurement() -> None:
     with runner_of("small") as runner:
         begin = time.monotonic()
         runner.inspect(SOUND)
@@ -130,7 +130,6 @@ def test_an_attempt_tells_its_opening_apart_and_a_fork_opens_faster_than_the_fir
         assert 0 < runner.loading < start
     assert first.opening == 0.0
     assert 0 < fresh.opening < fresh.seconds
-    assert fresh.opening < start
 
 
 def test_what_the_users_code_prints_and_reads_disturbs_nothing(capfd: pytest.CaptureFixture[str]) -> None:
