@@ -281,7 +281,7 @@ class ProcessRunner:
             config = replace(config, ranks=1)
         if request.part in ("training", "trace"):
             return config
-        reading = replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False)
+        reading = config.without_workers
         forking = config if config.num_workers else replace(config, num_workers=1)
         is_open = not request.fresh and self._is_open(*self._session_key(forking, request))
         return forking if request.part == "loader" or (is_open and request.part != "anatomy") else reading

@@ -19,6 +19,7 @@ from autotune.records import ADDED, Attempt, Request
 from autotune.report.terminal import changes
 from autotune.runner.local import ProcessRunner
 from autotune.search.space import build_space
+from autotune.settings import parse_knobs
 from autotune.sites import cast_forwards, stand_in_for_autocast
 from autotune.workload import Script, describe
 from tests import examples
@@ -76,7 +77,7 @@ def test_a_precision_that_goes_wrong_in_a_script_is_refused_with_its_reason() ->
 def test_a_script_in_fp32_stays_there_unless_bf16_is_asked_for() -> None:
     facts = examples.facts(amp_modes=("off", "bf16"), loader_site="train.py:3 list[96]")
     assert build_space(facts, 4, FULL, {}).allowed["amp"] == ("off",)
-    assert build_space(facts, 4, FULL, {"amp": "off,bf16"}).allowed["amp"] == ("off", "bf16")
+    assert build_space(facts, 4, FULL, parse_knobs({"amp": "off,bf16"})).allowed["amp"] == ("off", "bf16")
     assert "--amp off,bf16" in next(on_half_precision(facts))
     own = replace(facts, autocast_call="train.py:5")
     assert build_space(own, 4, FULL, {}).allowed["amp"] == ("off", "bf16")

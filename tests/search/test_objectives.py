@@ -25,6 +25,7 @@ from autotune.result import StudyRecord, Verdict
 from autotune.search.answer import BY_SCRIPT, NO_TIME, NOT_EXPECTED, comes_first
 from autotune.search.read import read_study
 from autotune.search.space import Space, build_space
+from autotune.settings import parse_knobs
 from autotune.storage.open import StudyStorage
 from tests import examples
 from tests.search.test_agenda import both_pay
@@ -58,7 +59,7 @@ def tuned(
     trials: int | None = None,
     **given: Any,
 ) -> Result:
-    space = build_space(facts, 8, baseline, {"amp": "off"} | given, objective=objective)
+    space = build_space(facts, 8, baseline, parse_knobs({"amp": "off"} | given), objective=objective)
     with closing(StudyStorage(storage)) as kept:
         return tuner_of(machine, space, facts, host(8), budget=budget, max_trials=trials).result(kept)
 
