@@ -7,7 +7,7 @@ import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -232,7 +232,8 @@ def tune(
                 messages.note(note)
             fixed = {} if facts.batch_samples is None else {"batch_size": facts.batch_samples}
             if runner.script is not None:
-                given, fixed = Config(**runner.script["present"], ranks=given.ranks), runner.script["fixed"]
+                given = replace(runner.script.present, ranks=given.ranks)
+                fixed = {"batch_size": given.batch_size} if runner.script.is_batch_fixed else {}
                 kept = given.batch_size if batch_size is None and objective != "samples" else batch_size
                 knobs["batch_size"] = kept
                 for note in on_half_precision(facts) if amp is None else ():
