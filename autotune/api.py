@@ -183,7 +183,8 @@ def tune(workload: str | Workload | Script, dataset: str | None = None, **option
                 messages.note(note)
             fixed = {} if facts.batch_samples is None else {"batch_size": facts.batch_samples}
             if runner.script is not None:
-                asked, fixed = asked.of_script(runner.script["present"]), runner.script["fixed"]
+                asked = asked.of_script(runner.script.present)
+                fixed = {"batch_size": asked.baseline.batch_size} if runner.script.is_batch_fixed else {}
                 for note in on_half_precision(facts) if "amp" not in asked.knobs else ():
                     messages.note(note)
             given, asked = asked.baseline, asked.held_against(facts, fixed)

@@ -162,7 +162,7 @@ def _show_script(script: str | Script, ranks: int, oversubscribe_ranks: bool) ->
     with ProcessRunner(describe(script), on_wait=told.append, oversubscribe_ranks=oversubscribe_ranks) as runner:
         facts = runner.inspect(Config(ranks=ranks))
     assert runner.script is not None
-    found = script_text(facts, Config(**runner.script["present"]), is_fixed="batch_size" in runner.script["fixed"])
+    found = script_text(facts, runner.script.present, is_fixed=runner.script.is_batch_fixed)
     _print("\n".join((found, *told)) + "\n")
     return 0
 

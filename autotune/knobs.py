@@ -44,9 +44,9 @@ class Asked:
         options = () if explore is None else parse_options(explore)
         return cls(baseline=baseline, knobs=knobs, global_batch_size=whole, objective=objective, options=options)
 
-    def of_script(self, present: Mapping[str, Any]) -> Asked:
+    def of_script(self, present: Config) -> Asked:
         """Return the search for a script, whose settings are the baseline; its batch stays unless it is asked for."""
-        baseline = Config(**present, ranks=self.baseline.ranks)
+        baseline = replace(present, ranks=self.baseline.ranks)
         stays = "batch_size" not in self.knobs and self.objective != "samples"
         own = parse_knobs({"batch_size": baseline.batch_size}) if stays else {}
         return replace(self, baseline=baseline, knobs={**self.knobs, **own})

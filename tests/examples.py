@@ -364,7 +364,6 @@ def check(**changes: Any) -> Check:
         samples_per_second=2000.0,
         speedup=2.0,
         speedup_ci95=(1.9, 2.1),
-        workload=None,
     )
     example = Check(
         promise=promise,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autotune.measure.script import Watched
     from autotune.measure.script_optimizers import ScriptOptimizers
     from autotune.measure.script_run import ScriptRun
+    from autotune.records import ScriptFacts
 
 ENDLESS = 2_000, 100_000
 """Batches that a script is told of its training loader at least, and at most where its steps are short: trainers count
@@ -46,31 +47,19 @@ class ScriptLoaders:
     """The loaders that a script has made, until the one that trains is known, and from then on."""
 
     def __init__(
-        self,
-        run: ScriptRun,
-        optimizers: ScriptOptimizers,
-        site: str | None = None,
-        *,
-        batches: int = ENDLESS[0],
-        missing: float = 0.0,
-        earlier: int = 0,
-        beside: Mapping[str, int] | None = None,
-        patience: float = 0.0,
+        self, run: ScriptRun, optimizers: ScriptOptimizers, known: ScriptFacts | None, patience: float
     ) -> None:
-        """Take the script, its optimizers, and the place of its training loader where that is known.
+        """Take the script, its optimizers, and the facts of its first start, in a later one.
 
-        Of several ranks each sees as many batches of its own before it is stopped. ``batches`` is
-        the length of the training loader that the script is told, ``missing`` the usual share of batches without a step
-        of an optimizer, ``earlier`` its iterators before the first one that trains, ``beside`` the other loaders that
-        feed the steps, with their batches in a round. A script that trains on other batches than a DataLoader's is
-        waited for, ``patience`` seconds at most.
+        Of several ranks each sees as many batches of its own before it is stopped. A script that trains on other
+        batches than a DataLoader's is waited for, ``patience`` seconds at most.
         """
         self._run, self._optimizers, self._is_alone = run, optimizers, run.group.size == 1
-        self.site, self.batches, self.missing, self.earlier = site, batches, missing, earlier
-        self.beside = dict(beside or {})
-        """The places of further loaders that feed the steps, and the batches of each for one of the first."""
-        self.draws, self._parts = Draws(), Parts()
-        if site is not None:
+        self.draws, self._parts, self.site = Draws(), Parts(), known and known.sites[run.group.rank]
+        self.batches, self.missing, self.earlier, self.beside = ENDLESS[0], 0.0, 0, dict[str, int]()
+        if known:
+            self.batches, self.missing, self.earlier = known.batches, known.missing, known.earlier
+            self.beside |= known.beside
             self._parts.settle()
         self._patience, self._kept_since = patience, 0.0
         """Seconds to wait for a DataLoader's batch, and when it began."""
