@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 from autotune.accumulation import Reduction
 from autotune.config import Config
+from autotune.limits import percent
 from autotune.outcome import Outcome
 from autotune.probes import Anatomy, ComputeProbe, FirstLosses, GradientNoise, LoaderTrace, NumericsCheck, Trace
 
@@ -132,7 +133,7 @@ class Conditions:
     def _gpu_text(self) -> str:
         who = "another process" if len(self.gpu_foreign_pids) == 1 else "other processes"
         pids = ", ".join(map(str, self.gpu_foreign_pids))
-        return f"{who} computed on the GPU for {self.gpu_foreign_share:.0%} of the time (pid {pids})"
+        return f"{who} computed on the GPU for {percent(self.gpu_foreign_share or 0.0)} of the time (pid {pids})"
 
     @property
     def disturbances(self) -> tuple[str, ...]:

@@ -189,7 +189,7 @@ def cast_forwards(dtype: Callable[[], torch.dtype | None]) -> None:
     nn.Module.__call__ = call_in_half  # type: ignore[method-assign]
 
 
-def settle(
+def apply_answer(
     config: Config,
     sites: Sequence[str],
     script: Script,

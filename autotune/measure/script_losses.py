@@ -13,7 +13,7 @@ import torch
 from greenlet import getcurrent, greenlet
 
 from autotune.config import Config
-from autotune.sites import settle
+from autotune.sites import apply_answer
 from autotune.workload import Script
 
 STEPS = 20
@@ -43,7 +43,7 @@ def first_losses(
     np.random.seed(seed)
     torch.manual_seed(seed)
     torch.autograd.backward = go_back
-    settle(config, sites, script, lambda *_: None, is_cast=is_cast)
+    apply_answer(config, sites, script, lambda *_: None, is_cast=is_cast)
     sys.path.insert(0, str(script.folder))
     reading = greenlet(script.run)
     _left.append(reading)

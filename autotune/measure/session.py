@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.config import Config, StepKey
 from autotune.encoding import to_json
 from autotune.errors import ScriptEndsError, UsageError
-from autotune.limits import format_size
+from autotune.limits import format_size, percent
 from autotune.machine.host import inspect_host, oom_kills
 from autotune.measure.failures import classify
 from autotune.measure.rank_group import ALONE, RankGroup, as_one, share_of
@@ -117,7 +117,7 @@ class Session:
             "present": present,
             "fixed": {**fixed, **({"batch_size": present["batch_size"]} if loaders.beside else {})},
             "beside": loaders.beside,
-            "holds": hold.way if hold else None,
+            "holds": hold.means if hold else None,
             "batches": loaders.batches,
             "missing": loaders.missing,
             "earlier": loaders.earlier,
@@ -148,7 +148,7 @@ class Session:
             attempt = Attempt(outcome=outcome, message=message, details=details)
             if self._group.size == 1:
                 return attempt
-            message = f"rank {self._group.rank} of {self._group.size}: {message}{_way_out(error)}"
+            message = f"rank {self._group.rank} of {self._group.size}: {message}{_remedy(error)}"
             raise_failure(to_json(replace(attempt, message=message)), error)
         found = self._group.gather(attempt)
         if any(each.outcome is Outcome.SUSPECT for each in found):
@@ -178,7 +178,7 @@ class Session:
 
         place = begin_anywhere(request.seed or 0)
         trace = look_at_loader(self._workload, config, self._device, request.seconds, place)
-        message = f"others took {trace.taken_share:.0%} of the CPUs meanwhile" if trace.taken_share else ""
+        message = f"others took {percent(trace.taken_share)} of the CPUs meanwhile" if trace.taken_share else ""
         return Attempt(outcome=Outcome.SUSPECT if message else Outcome.OK, payload=trace, message=message)
 
     def _look_at_step(self, config: Config, request: Request) -> Attempt:
@@ -276,8 +276,8 @@ def _modes(own: str, fast: Sequence[str]) -> tuple[str, ...]:
     return ("off", own) if own != "off" else tuple(mode for mode in fast if mode != "fp16")
 
 
-def _way_out(error: Exception) -> str:
-    """Return the way out where DistributedDataParallel asks for an argument of its own."""
+def _remedy(error: Exception) -> str:
+    """Return the remedy where DistributedDataParallel asks for an argument of its own."""
     return f"; {UNUSED}" if "find_unused_parameters" in str(error) else ""
 
 

@@ -1,6 +1,6 @@
 """A run as text for a terminal: a trial, the moment, and the result.
 
-Every function returns text or a rich renderable and prints nothing; rates are samples per second.
+Only ``say`` and the displays of progress print; rates are samples per second.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import io
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from statistics import fmean
 from typing import TYPE_CHECKING, Self
@@ -24,7 +23,7 @@ from rich.text import Text
 
 from autotune.config import beginning_text
 from autotune.exports.transformers import OF_TRAINER
-from autotune.limits import format_duration
+from autotune.limits import format_duration, percent
 from autotune.outcome import Outcome
 from autotune.records import NET, OF_NET, ON_COMMAND_LINE
 from autotune.report.text import (
@@ -32,7 +31,6 @@ from autotune.report.text import (
     RATE,
     TIMES,
     Comparison,
-    alone,
     alternative_text,
     answer_text,
     before_after,
@@ -43,6 +41,7 @@ from autotune.report.text import (
     counted,
     gibibytes_text,
     in_python,
+    one_configuration,
     outcomes_text,
     printable,
     rate_text,
@@ -106,7 +105,7 @@ def probe_line(probe: Probe) -> Text:
     """Return a probe and its figures on one line."""
     line = Text("  · ", style="dim")
     again = ", looked at again" if probe.again else ""
-    taken = f"; others took {probe.taken_share:.0%} meanwhile" if probe.taken_share else ""
+    taken = f"; others took {percent(probe.taken_share)} meanwhile" if probe.taken_share else ""
     style = "yellow" if probe.taken_share else ""
     if loader := probe.attempt.loader:
         build = 1000 * fmean(loader.build_seconds)
@@ -386,7 +385,7 @@ def diagnosis_report(diagnosis: Diagnosis) -> Group:
     limits = [finding for finding in diagnosis.findings if finding.is_limit]
     besides = [finding for finding in diagnosis.findings if not finding.is_limit]
     return Group(
-        comparison_table(alone(diagnosis.config, diagnosis.measurement)),
+        comparison_table(one_configuration(diagnosis.config, diagnosis.measurement)),
         Text(),
         *_section("What limits training", limits),
         *_section("Worth knowing", besides),

@@ -11,6 +11,7 @@ from typing import Any
 from autotune.config import Config, learning_rate_of
 from autotune.diagnosis.findings import Evidence, workers_text
 from autotune.diagnosis.limits import find
+from autotune.limits import percent
 from autotune.notes import (
     busy_text,
     cause_of_unevenness,
@@ -43,15 +44,15 @@ from autotune.stats import Interval
 LEAST_SAID = 0.01
 """The smallest gain that is ever said to be excluded."""
 BY_SCRIPT = "the batch of a script is kept unless it is asked for (--objective samples, or --batch-size 32..256)"
-NOT_EXPECTED = f"nothing is expected to gain more than {100 * GAIN:.0f} %"
+NOT_EXPECTED = f"nothing is expected to gain more than {percent(GAIN)}"
 OF_SCRIPT = "an epoch that is short enough to be measured whole"
 OF_FUNCTION = f"{OF_SCRIPT} (epoch_batches ends it earlier)"
 OR_ALONE = ", or one reader for all of it (--num-workers 0,1)"
 """The remedies where the rest of a stream may run at another rate than its beginning."""
 NO_TIME_FOR_LOSSES = "There was no time to compare the first losses with those of your settings."
+NO_TIME = "there was no time to prove an answer; give a larger --budget"
 LOSSES = 20
 """Losses of a script that are compared."""
-NO_TIME = "there was no time to prove an answer (give a larger --budget)"
 
 
 def answer(known: Known) -> Result:
