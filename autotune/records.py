@@ -304,10 +304,6 @@ OF_LOOP = ("batches", "missing", "earlier", "beside")
 """Facts of a script's loop that its later starts are told."""
 ADDED = "added"
 """The autocast of an answer for a script that has none itself, as a config file keeps it."""
-ON_COMMAND_LINE = "its command line"
-"""The call of a script that decides its loader's settings, where its trainer reads them from its own arguments."""
-NET, OF_NET = "NeuralNet", "iterator_train__"
-"""The call where skorch makes the loader, and what is put before the names of its settings there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,7 +357,7 @@ class WorkloadFacts:
     other_devices: tuple[str, ...] = ()
     """UUIDs of the other devices that are used: those of all ranks but the first, or of ``nn.DataParallel``."""
     loader_call: str | None = None
-    """File, line and name of the call that decides the settings of a script's training loader."""
+    """File, line and name of the call of a script that makes its training loader."""
     loader_site: str | None = None
     """That place, told from all others of the script."""
     loop: str | None = None

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config, StepKey
@@ -81,10 +80,10 @@ class Session:
                 fingerprint=run.fingerprint(facts.fingerprint),
                 epoch_samples=sum(count or 0 for count in samples) if all(samples) else None,
                 amp_modes=_modes(optimizers.precision, facts.amp_modes),
-                loader_call=origin.call_to_change(Path(run.source.root)),
+                loader_call=origin.call,
                 loader_site=origin.key,
                 loop=run.source.loop,
-                other_loader_calls=tuple(each.call_to_change(Path(run.source.root)) for each in beside),
+                other_loader_calls=tuple(each.call for each in beside),
                 other_loader_sites=tuple(each.key for each in beside),
                 sites_of_ranks=tuple(sites) if len(set(sites)) > 1 else (),
                 shared_lines=loaders.shared_lines,

@@ -406,7 +406,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         "workload": result.facts.fingerprint,
         "date": known.end.date,
         "autotune": host.versions.get("autotune", "unknown"),
-        **({"autocast": ADDED} if _adds_autocast(result) else {}),
+        **_autocast(result),
         **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
         **({"loop": result.facts.loop} if result.facts.loop else {}),
         **({"other_loaders": list(result.facts.other_loader_sites)} if result.facts.other_loader_sites else {}),
@@ -416,9 +416,12 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
     return replace(result, config=replace(result.config, measured=measured, made_on=made_on))
 
 
-def _adds_autocast(result: Result) -> bool:
-    """Return whether an answer has a precision that its script has no autocast for."""
-    return bool(result.facts.loader_site and not result.facts.autocast_call and result.config.amp != "off")
+def _autocast(result: Result) -> dict[str, str]:
+    """Return the autocast that an answer adds to its script, or the place of the one that it leaves out."""
+    facts, is_cast = result.facts, result.config.amp != "off"
+    if not facts.loader_site or is_cast == bool(facts.autocast_call):
+        return {}
+    return {"autocast": facts.autocast_call or ADDED}
 
 
 def _rounded(value: float) -> float:

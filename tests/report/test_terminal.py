@@ -117,6 +117,9 @@ def test_the_option_that_gives_a_setting_is_named(tmp_path: Path, monkeypatch: p
     text = shown(ending(result, script=("train.py", "--epochs", "9")), width=300)
     assert "Change:  train.py:2: num_workers=args.loader_workers comes from the command line" in text
     assert "--loader-workers 3\n" in text
+    Path("train.py").write_text(Path("train.py").read_text().replace("args.loader_workers", "0"))
+    text = shown(ending(result, script=("train.py",)), width=300)
+    assert "Change:  train.py:2: DataLoader(..., batch_size=32, num_workers=3)\n" in text
 
 
 def test_without_colour_there_are_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
