@@ -84,7 +84,7 @@ def best_config(
     """Return the fastest configuration for this model and dataset on this machine, or the baseline.
 
     The gain is proven, or likely by odds of 20 to 1 in undisturbed rounds; ``.measured`` holds verdict and evidence. Of
-    two answers it is the one that ``tune`` recommends; ``.answer("samples")`` returns the one with any batch.
+    two answers it is the one that ``tune`` recommends; ``.for_objective("samples")`` returns the one with any batch.
     Model and dataset are copied to another process: your own are never trained, moved or changed. The arguments up to
     ``epoch_batches`` are those of ``Workload``, ``options`` those of ``tune``. Raises ``AutotuneError``.
     """

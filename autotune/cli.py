@@ -1,4 +1,4 @@
-"""The command line: flags, exit codes, and the only place that prints.
+"""The command line: its flags, exit codes and output.
 
 stdout carries the answer (settings as YAML, Python lines, or JSON); everything else goes to stderr. Torch,
 optuna and rich are imported only once the flags are known to be right.

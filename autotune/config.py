@@ -410,7 +410,7 @@ class Config:
         title = f"<p><b>{escape(str(self).splitlines()[0])}</b></p>" if found.get("verdict") else ""
         return f"{title}<table><tr><th></th>{headings}</tr>{''.join(rows)}</table>"
 
-    def answer(self, objective: str) -> Config:
+    def for_objective(self, objective: str) -> Config:
         """Return the answer for ``"same-batch"`` or ``"samples"``. Raises ``UsageError`` where the file has none."""
         own: str | None = (self.measured or {}).get("objective")
         found = {**(self.alternatives or {}), **({own: replace(self, alternatives=None)} if own else {})}
@@ -483,7 +483,7 @@ def load_config(path: str | Path, objective: str | None = None) -> Config:
     document = read_document(Path(path))
     try:
         config = Config.from_document(document)
-        config = config.answer(objective) if objective else config
+        config = config.for_objective(objective) if objective else config
     except UsageError as error:
         raise ConfigFileError(f"{path}: {on_one_line(error)}") from None
     for key in unknown_keys(document):

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from autotune.configfile import document_text
-from autotune.limits import format_duration
+from autotune.limits import format_duration, percent
 from autotune.output import GENERATOR, write_file
 from autotune.report.drawing import missing_for_charts, vega_script
 from autotune.report.memory import fastest_so_far
@@ -300,8 +300,8 @@ def _tiles(result: Answer) -> Iterator[_Tile]:
     own = own_gain_text(result).replace(" %", "\N{NO-BREAK SPACE}%")
     yield _Tile("a perfect data loader would gain", own, other_steps_text(result))
     if after.device_idle_share is not None:
-        was = f"was {100 * (before.device_idle_share or 0.0):.0f} %" if changes else ""
-        yield _Tile("accelerator idle", f"{100 * after.device_idle_share:.0f} %", was)
+        was = f"was {percent(before.device_idle_share or 0.0)}" if changes else ""
+        yield _Tile("accelerator idle", percent(after.device_idle_share), was)
     if result.bottleneck:
         yield _Tile("limited by", result.bottleneck.replace("_", " "))
 
