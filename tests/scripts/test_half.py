@@ -22,9 +22,9 @@ from autotune.settings import parse_knobs
 from autotune.sites import cast_forwards, stand_in_for_autocast
 from autotune.workload import Script, describe
 from tests import examples
+from tests.processes import known_time
 from tests.search.there import there
 
-ROOT = Path(__file__).parents[2]
 LOOP = Path(__file__).with_name("loops") / "half.py"
 FULL = Config(batch_size=32, intra_op_threads=1)
 HALF = replace(FULL, amp="bf16")
@@ -42,7 +42,8 @@ def compared(*words: str) -> Attempt:
 def test_a_script_without_autocast_trains_in_bf16_at_the_rate_that_apply_has(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for variable, value in known_time(LOOP.parent).items():
+        monkeypatch.setenv(variable, value)
     script = str(LOOP.with_name(name))
     with ProcessRunner(describe(Script(path=script, arguments=("50",)))) as runner:
         facts = runner.inspect(FULL)
