@@ -26,7 +26,7 @@ from autotune.configfile import (
 )
 from autotune.errors import ConfigFileError, UsageError
 from autotune.machine.host import made_elsewhere
-from autotune.settings import SETTINGS, Amp, Setting
+from autotune.settings import KNOBS, SETTINGS, Amp, Context, Setting
 from autotune.step_options import apply_options, parse_options
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class StepKey(NamedTuple):
     options: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Config:
     """The settings of the data loader and the training step, as the timed trial used them.
 
@@ -92,6 +92,8 @@ class Config:
     """Copy batches into page-locked host memory before they go to the accelerator."""
     persistent_workers: bool = False
     """Keep the workers alive between epochs; only with workers."""
+    multiprocessing_context: Context | None = None
+    """How workers are started; ``None`` leaves it to torch, or to a script's own loader."""
     amp: Amp = "off"
     """Automatic mixed precision: off (fp32), bf16, or fp16 with loss scaling."""
     accumulation_steps: int = 1
@@ -123,6 +125,12 @@ class Config:
                 setting.require(getattr(self, name))
             if setting.of_workers and getattr(self, name) and not self.num_workers:
                 raise UsageError(f"{name} needs num_workers of 1 or more")
+
+    def __repr__(self) -> str:
+        left_out = [knob.field for knob in KNOBS.values() if knob.is_left_out]
+        shown = ((each.name, getattr(self, each.name), each.default) for each in fields(self) if each.repr)
+        parts = (f"{name}={value!r}" for name, value, default in shown if name not in left_out or value != default)
+        return f"Config({', '.join(parts)})"
 
     def __str__(self) -> str:
         """Return the settings; where it was tuned the verdict, gain, rate, and what changed from the baseline."""
@@ -423,7 +431,7 @@ DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Config
 """The default of every setting."""
 WITHOUT_WORKERS = {name: DEFAULTS[name] for name, setting in SETTINGS.items() if setting.of_workers}
 """The settings that need workers, as they are without any."""
-OF_WORKERS = {**WITHOUT_WORKERS, "multiprocessing_context": None, "timeout": 0}
+OF_WORKERS = {**WITHOUT_WORKERS, "timeout": 0}
 """Arguments that a DataLoader takes with workers only, and their values without."""
 
 

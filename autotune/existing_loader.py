@@ -65,6 +65,8 @@ def take_apart(loader: Any) -> ExistingLoader:
     present["pin_memory"] = bool(loader.pin_memory)
     if loader.num_workers:
         present |= {"prefetch_factor": loader.prefetch_factor, "persistent_workers": loader.persistent_workers}
+        if context := loader.multiprocessing_context:
+            present["multiprocessing_context"] = context.get_start_method()
     return ExistingLoader(data=data, present=present, fixed=fixed)
 
 
@@ -100,12 +102,10 @@ def _order(loader: DataLoader[Any]) -> tuple[dict[str, Any], dict[str, Any], dic
 
 def _options(loader: DataLoader[Any]) -> dict[str, Any]:
     """Return the arguments that differ from a DataLoader's defaults; a generator's state is left alone."""
-    context = loader.multiprocessing_context
     options = {
         "worker_init_fn": loader.worker_init_fn,
         "drop_last": loader.batch_size is not None and loader.drop_last,
         "timeout": loader.timeout,
-        "multiprocessing_context": context.get_start_method() if context else None,
     }
     found = {name: value for name, value in options.items() if value}
     return found if getattr(loader, "in_order", True) else {**found, "in_order": False}

@@ -14,6 +14,8 @@ from autotune.errors import UsageError, shown
 
 Amp = Literal["off", "bf16", "fp16"]
 AMP_MODES: tuple[Amp, ...] = get_args(Amp)
+Context = Literal["fork", "forkserver", "spawn"]
+CONTEXTS: tuple[Context, ...] = get_args(Context)
 Integers = int | str | Iterable[int] | None
 Switches = bool | str | Iterable[bool] | None
 Names = str | Iterable[str] | None
@@ -131,6 +133,7 @@ class KnobOptions(TypedDict, total=False):
     prefetch_factor: Integers
     pin_memory: Switches
     persistent_workers: Switches
+    multiprocessing_context: Names
     amp: Names
     threads: Integers
 
@@ -211,6 +214,21 @@ SETTINGS: dict[str, Setting] = {
             example="true,false",
             coordinate=lambda value, own_threads: float(value),
             scales={},  # decided after the search, from measured starts
+        ),
+        Knob(
+            field="multiprocessing_context",
+            meaning="How workers are started, where the loader says so; only with workers.",
+            heading="start",
+            choices={context: context for context in CONTEXTS},
+            is_optional=True,
+            of_workers=True,
+            is_left_out=True,
+            otherwise='torch.multiprocessing.set_start_method("spawn") before the first worker, or another method',
+            placeholder="METHODS",
+            help="how workers are started: fork, forkserver, spawn, such as fork,spawn (default: as they are)",
+            example="fork,spawn",
+            coordinate=lambda value, own_threads: float(CONTEXTS.index(value)) if value else 0.0,
+            scales={"loader": 1.0},
         ),
         Knob(
             field="amp",

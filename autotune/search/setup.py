@@ -44,11 +44,8 @@ class Setup:
     @property
     def distributions(self) -> dict[str, IntDistribution | CategoricalDistribution]:
         """The distribution of every parameter; numbers that lie unevenly are choices, so that none between is drawn."""
-        own = self.facts.intra_op_threads
-        found = {
-            knob: distribution(tuple(own if value is None else value for value in values))
-            for knob, values in self.space.values.items()
-        }
+        own = tuple(count or self.facts.intra_op_threads for count in self.space.values["threads"])
+        found = {knob: distribution(values) for knob, values in {**self.space.values, "threads": own}.items()}
         return found | {"persistent_workers": CategoricalDistribution((False, True))}  # an answer may have either
 
     def fixed(self, sampler: BaseSampler) -> BaseSampler:

@@ -18,13 +18,15 @@ from autotune.errors import UsageError
 from autotune.exports import TARGETS, export
 from autotune.exports.target import EVERY, settings
 from autotune.flags import EXPORTS
-from autotune.settings import AMP_MODES
+from autotune.settings import AMP_MODES, KNOBS
 from autotune.step_options import OPTIONS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "trainers.md"
 PLAIN = Config(batch_size=64)
 ON_CPU = Config(batch_size=64, amp="bf16", measured={"memory": "host"})
+LEFT_OUT = {knob.field: list(knob.choices.values())[-1] for knob in KNOBS.values() if knob.is_left_out and knob.choices}
 FULL = Config(
+    **LEFT_OUT,
     batch_size=512, num_workers=4, prefetch_factor=3, pin_memory=True, persistent_workers=True,
     amp="fp16", accumulation_steps=2, ranks=2, options=tuple(OPTIONS), intra_op_threads=3, inter_op_threads=2,
     measured={"samples_per_second": 1234.5, "speedup": 2.0, "verdict": "faster", "memory": "device"},
