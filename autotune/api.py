@@ -11,7 +11,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from autotune.config import OBJECTIVES, Config, Objective
+from autotune.config import OBJECTIVES, Config
+from autotune.configfile import Objective
 from autotune.errors import UsageError
 from autotune.flags import did_you_mean
 from autotune.knobs import as_baseline, fitted, parse_knob, require_free

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.config import Config, learning_rate_of
+from autotune.configfile import MadeOn, Measured
 from autotune.diagnosis.findings import Evidence, workers_text
 from autotune.diagnosis.limits import find
 from autotune.notes import (
@@ -376,7 +377,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
     answer, versions, host = result.measurement, result.facts.versions, result.host
     before = _rounded(result.baseline_samples_per_second)
     is_of_later_epochs = answer.later_epochs or result.baseline_measurement.later_epochs
-    measured = {
+    measured: Measured = {
         "samples_per_second": _rounded(result.samples_per_second),
         "ci95": _ends(result.ci95),
         "next_run_95": _ends(result.next_run_95),
@@ -396,7 +397,8 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         ),
         "verdict": verdict_text(result.verdict, result.most_gain),
     }
-    made_on = {
+    adds_autocast = result.facts.loader_site and not result.facts.autocast_call and result.config.amp != "off"
+    made_on: MadeOn = {
         "device": result.facts.device_name,
         "cpus": host.cpus,
         "threads": result.facts.intra_op_threads,
@@ -405,7 +407,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         "workload": result.facts.fingerprint,
         "date": known.end.date,
         "autotune": host.versions.get("autotune", "unknown"),
-        **({"autocast": ADDED} if _adds_autocast(result) else {}),
+        **({"autocast": ADDED} if adds_autocast else {}),
         **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
         **({"loop": result.facts.loop} if result.facts.loop else {}),
         **({"other_loaders": list(result.facts.other_loader_sites)} if result.facts.other_loader_sites else {}),
@@ -413,11 +415,6 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         **({"shared_lines": list(result.facts.shared_lines)} if result.facts.shared_lines else {}),
     }
     return replace(result, config=replace(result.config, measured=measured, made_on=made_on))
-
-
-def _adds_autocast(result: Result) -> bool:
-    """Return whether an answer has a precision that its script has no autocast for."""
-    return bool(result.facts.loader_site and not result.facts.autocast_call and result.config.amp != "off")
 
 
 def _rounded(value: float) -> float:

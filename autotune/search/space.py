@@ -13,7 +13,8 @@ from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from typing import Any
 
-from autotune.config import AMP_MODES, WORKER_OPTIONS, Config, Objective
+from autotune.config import AMP_MODES, WORKER_OPTIONS, Config
+from autotune.configfile import Objective
 from autotune.errors import UsageError
 from autotune.knobs import KNOBS, parse_knob
 from autotune.records import Trial, WorkloadFacts
