@@ -8,12 +8,11 @@ from __future__ import annotations
 import functools
 import json
 import math
-import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_type_hints
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
-from autotune.errors import ConfigFileError
+from autotune.errors import ConfigFileError, shown
 from autotune.output import Kind, reason, write_file
 
 SCHEMA_VERSION = 1
@@ -29,6 +28,7 @@ SCHEMA = Path(__file__).with_name("config.schema.json")
 
 Objective = Literal["samples", "same-batch"]
 """The rate that is searched for: that of any batch, or with as many samples of an optimizer step as today."""
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 class LearningRate(TypedDict, total=False):
@@ -78,11 +78,6 @@ class MadeOn(TypedDict, total=False):
     other_loaders: list[str]
     loaders_of_ranks: list[str]
     shared_lines: list[str]
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 2
-_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
 
 
 @functools.cache
@@ -321,14 +316,6 @@ def without_unknown(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
             if more := {key: value for key, value in content.items() if key not in _keys()[name]}:
                 unknown[name] = more
     return known, unknown
-
-
-def shown(value: object) -> str:
-    """Return a value as Python writes it, shortened."""
-    try:
-        return _SHORT.repr(value)
-    except ValueError:  # Python does not write out a number of thousands of digits
-        return "a number of thousands of digits"
 
 
 def _named(key: object) -> str:

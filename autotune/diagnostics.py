@@ -29,7 +29,7 @@ TIME_LIMIT = 120.0
 
 def diagnose(
     workload: str | Workload | Script,
-    config: Config | Mapping[str, Any] | None = None,
+    config: Config | Mapping[str, Any] | str | None = None,
     dataset: str | None = None,
     *,
     device: str = "auto",

@@ -70,7 +70,7 @@ def check(
             parts = "script, arguments or dataset" if is_script else "model, dataset or training code"
             notes.append(f"{path}: {parts} are not those that the file was made for")
         found = {facts.loader_site, *facts.other_loader_sites}
-        for gone in filterfalse(found.__contains__, (made_on.get("loader"), *(made_on.get("other_loaders") or ()))):
+        for gone in filterfalse(found.__contains__, (made_on.get("loader"), *made_on.get("other_loaders", ()))):
             notes.append(f"{path}: apply finds no DataLoader like {gone} any more: tune again to use it")
         return compare(runner, (config, baseline), time, messages, tuple(notes), seed=secrets.randbits(31))
 

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 from autotune.accumulation import Reduction
 from autotune.config import Config
+from autotune.limits import percent
 from autotune.outcome import Outcome
 from autotune.probes import Anatomy, ComputeProbe, FirstLosses, GradientNoise, LoaderTrace, NumericsCheck, Trace
 
@@ -132,7 +133,7 @@ class Conditions:
     def _gpu_text(self) -> str:
         who = "another process" if len(self.gpu_foreign_pids) == 1 else "other processes"
         pids = ", ".join(map(str, self.gpu_foreign_pids))
-        return f"{who} computed on the GPU for {self.gpu_foreign_share:.0%} of the time (pid {pids})"
+        return f"{who} computed on the GPU for {percent(self.gpu_foreign_share or 0.0)} of the time (pid {pids})"
 
     @property
     def disturbances(self) -> tuple[str, ...]:
@@ -301,10 +302,6 @@ def workers_with_data(measured: Iterable[tuple[Config, Measurement]], batch_size
 
 ADDED = "added"
 """The autocast of an answer for a script that has none itself, as a config file keeps it."""
-ON_COMMAND_LINE = "its command line"
-"""The call of a script that decides its loader's settings, where its trainer reads them from its own arguments."""
-NET, OF_NET = "NeuralNet", "iterator_train__"
-"""The call where skorch makes the loader, and what is put before the names of its settings there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +355,7 @@ class WorkloadFacts:
     other_devices: tuple[str, ...] = ()
     """UUIDs of the other devices that are used: those of all ranks but the first, or of ``nn.DataParallel``."""
     loader_call: str | None = None
-    """File, line and name of the call that decides the settings of a script's training loader."""
+    """File, line and name of the call of a script that makes its training loader."""
     loader_site: str | None = None
     """That place, told from all others of the script."""
     loop: str | None = None

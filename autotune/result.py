@@ -270,12 +270,7 @@ def verdict_text(verdict: Verdict, most_gain: float | None) -> str:
     """
     if verdict is not Verdict.NO_GAIN:
         return str(verdict)
-    return f"no gain above {percent_above(most_gain or 0.0)} %"
-
-
-def percent_above(share: float) -> int:
-    """Return a share in whole percent, rounded up."""
-    return math.ceil(round(100 * share, 6))
+    return f"no gain above {math.ceil(round(100 * (most_gain or 0.0), 6))} %"
 
 
 def parse_verdict(text: object) -> Verdict | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dis
 import functools
 import inspect
@@ -21,7 +20,6 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from autotune.config import OF_WORKERS, Config, without_advice
-from autotune.records import NET, ON_COMMAND_LINE
 from autotune.source_location import is_foreign
 from autotune.workload import Script
 
@@ -49,16 +47,9 @@ class Site:
         """File and line, as editors read them, and the column where it matters."""
         return f"{self.file}:{self.line}" + (f":{self.column}" if self.column else "")
 
-    def call_to_change(self, folder: Path) -> str:
-        """Return file, line and name of the call that decides the settings.
-
-        That is a DataLoader, a helper that makes it, or a trainer's arguments, which may be on the command line.
-        """
-        if "get_train_dataloader" in self.inside:
-            line = _line_of_call(folder / self.file, "TrainingArguments")
-            return f"{self.file}:{line}: TrainingArguments" if line else f"{self.text}: {ON_COMMAND_LINE}"
-        if "get_iterator" in self.inside and "fit_loop" in self.inside:
-            return f"{self.file}:{_line_of_call(folder / self.file, NET) or self.line}: {NET}"
+    @property
+    def call(self) -> str:
+        """File, line and name of the call: a DataLoader, or a function that makes it."""
         return f"{self.text}: {self.inside[0] if self.inside else 'DataLoader'}"
 
     @property
@@ -182,7 +173,7 @@ def cast_forwards(dtype: Callable[[], torch.dtype | None]) -> None:
     nn.Module.__call__ = call_in_half  # type: ignore[method-assign]
 
 
-def settle(
+def apply_answer(
     config: Config,
     sites: Sequence[str],
     script: Script,
@@ -236,13 +227,6 @@ def keep_threads(config: Config) -> None:
         torch.set_num_threads = lambda nthreads: None
     if config.inter_op_threads is not None:
         torch.set_num_interop_threads = lambda nthreads: None
-
-
-def _line_of_call(file: Path, name: str) -> int | None:
-    """Return the line of the first call in a file of a function with this in its name."""
-    calls = (node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.Call))
-    lines = [call.lineno for call in calls if name in ast.unparse(call.func).rpartition(".")[2]]
-    return min(lines, default=None)
 
 
 def site_of(dataset: Any, frame: FrameType | None, script: Script) -> Site:

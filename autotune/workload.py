@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.errors import UsageError
 from autotune.machine.launcher import PROGRAMS
+from autotune.settings import KNOBS
 from autotune.source_location import is_installed
 
 if TYPE_CHECKING:
@@ -122,14 +123,14 @@ class PickledWorkload:
     """The caller's process-wide settings of torch."""
 
 
+FREE_OPTIONS = ("worker_init_fn", "drop_last", "timeout", "multiprocessing_context", "generator", "in_order")
+"""DataLoader arguments that ``loader_options`` may hold."""
 TAKEN = {
-    **dict.fromkeys(("batch_size", "num_workers", "prefetch_factor"), "a knob"),
-    **dict.fromkeys(("pin_memory", "persistent_workers"), "a knob"),
+    **dict.fromkeys((each.field for each in KNOBS.values() if each.field not in FREE_OPTIONS), "a knob"),
     **dict.fromkeys(("dataset", "sampler", "batch_sampler", "collate_fn"), "an argument of Workload itself"),
     "shuffle": "decided by sampler: SequentialSampler(dataset) keeps the order",
 }
 """DataLoader arguments that ``loader_options`` may not hold, and why."""
-FREE_OPTIONS = ("worker_init_fn", "drop_last", "timeout", "multiprocessing_context", "generator", "in_order")
 
 LONGEST_HEAD = 512
 """Bytes at the beginning of a command that name its interpreter."""

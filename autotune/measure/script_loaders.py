@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from autotune.config import WITHOUT_WORKERS
 from autotune.errors import UserCodeError
 from autotune.existing_loader import ExistingLoader, take_apart
 from autotune.measure.draws import Draws
@@ -35,7 +36,7 @@ SEEN_BATCHES, SEEN_SECONDS = 6, 1.0
 """Batches of its own that a script trains on before it is stopped, and the seconds that they may take."""
 STEPS_WITHOUT_BATCHES = 100
 """Steps of an optimizer from which batches that come from no DataLoader are not waited for."""
-ALIKE = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
+ALIKE = ("num_workers", "pin_memory", *WITHOUT_WORKERS)
 """Settings that loaders which feed the steps together have in common, or each keeps its own."""
 IRREGULAR = ", which take turns irregularly: draw the same from each in every round, or train on one"
 FRESH_ITERATORS = 3
@@ -117,7 +118,7 @@ class ScriptLoaders:
         for loader, count in zip(self._loaders_beside, self.beside.values(), strict=True):
             other = take_apart(loader)
             data = Workload(nn.Identity(), **other.data)
-            own = {"prefetch_factor": None, "persistent_workers": False, **other.present}
+            own = {**WITHOUT_WORKERS, **other.present}
             kept = None if self._is_like_first(loader) else {name: own[name] for name in ALIKE}
             size = other.present.get("batch_size", 1)
             others.append(Beside(data=data, batch_size=size, batches=count, kept=kept))

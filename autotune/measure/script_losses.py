@@ -13,7 +13,7 @@ from greenlet import getcurrent, greenlet
 
 from autotune.config import Config
 from autotune.records import ScriptFacts
-from autotune.sites import settle
+from autotune.sites import apply_answer
 from autotune.workload import Script
 
 STEPS = 20
@@ -42,7 +42,7 @@ def first_losses(script: Script, config: Config, known: ScriptFacts | None, *, s
     torch.manual_seed(seed)
     torch.autograd.backward = go_back
     is_cast = known is not None and known.present.amp == "off"
-    settle(config, known.origins if known else (), script, lambda *_: None, is_cast=is_cast)
+    apply_answer(config, known.origins if known else (), script, lambda *_: None, is_cast=is_cast)
     sys.path.insert(0, str(script.folder))
     reading = greenlet(script.run)
     _left.append(reading)

@@ -32,16 +32,16 @@ class Cards:
     ) -> None:
         self._gpus, self._clock, self._sleep = gpus, clock, sleep
         self._before = math.nan
-        self.is_spoilt = False
+        self.was_killed = False
         """Whether the last session was killed: the driver may still hold its memory."""
 
     def prepare(self) -> None:
         """Wait before a session is opened, until the memory of one that was killed is back."""
         end, used = self._clock() + PATIENCE, self._used()
-        while self.is_spoilt and used > self._before + SLACK and self._clock() < end:
+        while self.was_killed and used > self._before + SLACK and self._clock() < end:
             self._sleep(NAP)
             used = self._used()
-        self._before, self.is_spoilt = used, False
+        self._before, self.was_killed = used, False
 
     def _used(self) -> float:
         """Return the memory in use on all cards; NaN where it is not known of one, or there is none."""

@@ -1,4 +1,4 @@
-"""The parent's end of the process boundary: the process for a configuration, and its outcome."""
+"""The tuner's side of the process boundary: the process for a configuration, and its outcome."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MAX_PROCESSES = 3
 """Processes that are kept ready, each with its own number of threads."""
 KEPT_SECONDS = 10.0
 """Seconds to a script's first batch from which the files of its first start lie beneath the later ones."""
-WAYS_OUT = {
+REMEDIES = {
     Outcome.DEVICE_OOM: "end what holds the accelerator's memory, or pass another --device",
     Outcome.HOST_OOM: "end what holds the machine's memory, or load less",
     Outcome.SHM: "allow more shared memory (/dev/shm) and open files (ulimit -n)",
@@ -126,8 +126,8 @@ class ProcessRunner:
             reply = _unwrap(self._open(baseline).ask({"op": "inspect"}, self._load_limit))
         except ProcessLostError as lost:
             message = f"loading the workload: {lost}"
-            if lost.outcome in WAYS_OUT:
-                raise NothingFeasibleError(f"{message}; {WAYS_OUT[lost.outcome]}") from None
+            if lost.outcome in REMEDIES:
+                raise NothingFeasibleError(f"{message}; {REMEDIES[lost.outcome]}") from None
             raise UserCodeError(message, lost.tail) from None
         facts, script = from_json(WorkloadFacts, reply["facts"]), reply["script"]
         self.script = script and from_json(ScriptFacts, script)
@@ -278,7 +278,7 @@ class ProcessRunner:
             config = replace(config, ranks=1)
         if request.part in ("training", "trace"):
             return config
-        reading = replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False)
+        reading = config.without_workers
         forking = config if config.num_workers else replace(config, num_workers=1)
         is_open = not request.fresh and self._is_open(*self._session_key(forking, request))
         return forking if request.part == "loader" or (is_open and request.part != "anatomy") else reading
@@ -397,7 +397,7 @@ class ProcessRunner:
         session, self._session, self._sizes = self._session, None, set()
         if session is not None and not session.close():
             session.stop()
-            self._cards.is_spoilt = True
+            self._cards.was_killed = True
             self._processes = {key: kept for key, kept in self._processes.items() if kept is not session}
 
 

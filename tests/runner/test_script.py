@@ -147,17 +147,17 @@ def test_the_loader_that_trains_is_found_and_its_step_and_its_waiting_are_told_a
     [
         ("classifier", "training = DataLoader("),
         ("lightning_job", "return DataLoader(Signals(1920)"),
-        ("transformers_job", "TrainingArguments("),
+        ("transformers_job", "trainer.train("),
         ("accelerate_job", "loader = DataLoader("),
     ],
 )
-def test_the_line_to_change_is_the_users(job: str, call: str, shared: InTurn) -> None:
+def test_the_line_that_makes_the_loader_is_the_users(job: str, call: str, shared: InTurn) -> None:
     path = JOBS / f"{job}.py"
     line = next(number for number, text in enumerate(path.read_text("utf-8").splitlines(), 1) if call in text)
     shared.turn_to(path)
     facts = shared.inspect(Config())
     shared.end_session()
-    name = "TrainingArguments" if call.startswith("Train") else "DataLoader"
+    name = "train" if call.startswith("trainer") else "DataLoader"
     assert facts.loader_call == f"{job}.py:{line}: {name}"
 
 
