@@ -11,7 +11,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from autotune.config import Config, Objective
+from autotune.config import Config
+from autotune.configfile import Objective
 from autotune.flags import did_you_mean
 from autotune.knobs import Asked
 from autotune.limits import Budget, MemoryLimit

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.config import Config, beginning_text, load_config
+from autotune.configfile import MadeOn
 from autotune.errors import ConfigFileError
 from autotune.machine.launcher import heed_launches
 from autotune.records import ADDED
@@ -27,16 +28,16 @@ STRICT = "--strict"
 """Flag that ends a script to which the answer cannot be applied."""
 
 
-def read_answer(path: str) -> tuple[Config, str, tuple[str, ...]]:
-    """Return the answer in a config file, the place of the DataLoader that it is for, and of others beside it.
+def read_answer(path: str) -> tuple[Config, MadeOn]:
+    """Return the answer in a config file, and where it was made, with the places of DataLoaders.
 
     Raises ``ConfigFileError`` for a file that ``run`` did not write.
     """
     config = load_config(path)
-    site = (config.made_on or {}).get("loader")
-    if not isinstance(site, str):
+    made_on = config.made_on or {}
+    if not isinstance(made_on.get("loader"), str):
         raise ConfigFileError(f"{path}: names no DataLoader of a script: write it with python -m autotune run SCRIPT")
-    return config, site, tuple((config.made_on or {}).get("other_loaders") or ())
+    return config, made_on
 
 
 def start(path: str, words: Sequence[str], *, strict: bool = False) -> NoReturn:
@@ -46,7 +47,7 @@ def start(path: str, words: Sequence[str], *, strict: bool = False) -> NoReturn:
     One of several ranks that ``torchrun`` has started gets its share of workers and threads.
     Raises ``ConfigFileError`` and ``UsageError``.
     """
-    answer, *_ = read_answer(path)
+    answer, _ = read_answer(path)
     config = answer.for_rank()
     Script.of(words)
     if part := beginning_text((config.measured or {}).get("beginning_samples")):
@@ -73,10 +74,9 @@ def main(argv: Sequence[str]) -> None:
     path, *words = argv[is_strict:]
     script = Script.of(words)
     with warnings.catch_warnings(action="ignore"):  # they were shown before
-        answer, first, others = read_answer(path)
-    config, of_ranks = answer.for_rank(), (answer.made_on or {}).get("loaders_of_ranks", ())
-    if len(of_ranks) == config.ranks:
-        first = of_ranks[int(os.environ["RANK"])]
+        answer, made_on = read_answer(path)
+    config, of_ranks, others = answer.for_rank(), made_on.get("loaders_of_ranks", ()), made_on.get("other_loaders", ())
+    first = of_ranks[int(os.environ["RANK"])] if len(of_ranks) == config.ranks else made_on["loader"]
     missing = {first, *others}
     """Places of DataLoaders that were neither made yet, nor told to be absent."""
 
@@ -101,7 +101,6 @@ def main(argv: Sequence[str]) -> None:
             f"-m autotune apply {shlex.join([path, *words])}"
         )
 
-    is_cast = (config.made_on or {}).get("autocast") == ADDED
     times: list[LoopTimes] = []
 
     def settle_all() -> None:
@@ -116,7 +115,7 @@ def main(argv: Sequence[str]) -> None:
             times[0].note(site.text, loader, is_tuned)
 
         times.append(LoopTimes())
-        apply_answer(config, (first, *others), script, found, is_cast=is_cast)
+        apply_answer(config, (first, *others), script, found, is_cast=made_on.get("autocast") == ADDED)
         times[0].watch()
         register_optimizer_step_pre_hook(tell_of_missing)
 

@@ -29,12 +29,8 @@ class NoiseScale:
 
     def overheads(self, before: int, after: int) -> Interval:
         """Return how many times as many samples training needs with ``after`` samples of a step as with ``before``."""
-        ends = sorted(_overhead(end, before, after) for end in self.interval)
+        ends = sorted(1.0 if math.isinf(end) else (end + after) / (end + before) for end in self.interval)
         return ends[0], ends[1]
-
-
-def _overhead(noise: float, before: int, after: int) -> float:
-    return 1.0 if math.isinf(noise) else (noise + after) / (noise + before)
 
 
 def noise_scale(measured: GradientNoise) -> NoiseScale | str:

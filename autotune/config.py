@@ -14,10 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune.configfile import (
     SCHEMA_VERSION,
+    LearningRate,
+    MadeOn,
+    Measured,
     on_one_line,
     read_document,
     unknown_keys,
@@ -34,10 +37,6 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
     from autotune.accumulation import GradientAccumulator, Reduction
-
-Objective = Literal["samples", "same-batch"]
-"""The rate that is searched for: that of any batch, or with as many samples of an optimizer step as today."""
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -107,9 +106,9 @@ class Config:
     """Threads inside one operator; ``None`` leaves torch's own choice."""
     inter_op_threads: int | None = None
     """Threads between independent operators; ``None`` leaves torch's own choice."""
-    measured: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    measured: Measured | None = field(default=None, compare=False, repr=False)
     """The file's ``measured`` section: the measurements of this configuration; no part of its identity."""
-    made_on: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    made_on: MadeOn | None = field(default=None, compare=False, repr=False)
     """The file's ``made_on`` section: machine and versions of the measurement; no part of its identity."""
     alternatives: Mapping[str, Config] | None = field(default=None, compare=False, repr=False)
     """The file's ``alternatives`` section: the answers for other objectives, by their names."""
@@ -135,7 +134,7 @@ class Config:
     def __str__(self) -> str:
         """Return the settings; where it was tuned the verdict, gain, rate, and what changed from the baseline."""
         found, own = self.measured or {}, self.plain()
-        was, gain, rate = (found.get(name) for name in ("baseline", "speedup", "samples_per_second"))
+        was, gain, rate = found.get("baseline"), found.get("speedup"), found.get("samples_per_second")
         if not gain or not rate:
             return ", ".join(f"{name}={value}" for name, value in own.items() if value is not None)
         part = beginning_text(found.get("beginning_samples"))
@@ -227,9 +226,9 @@ class Config:
         why = f"no rule is known for {optimizer}" if optimizer else "the configuration does not say how"
         if samples != self.samples_per_update:
             why = f"an optimizer step has {self.samples_per_update} samples now, not the {samples} that were tuned"
-        if found.get("factor") is None or samples != self.samples_per_update:
+        if (factor := found.get("factor")) is None or samples != self.samples_per_update:
             raise UsageError(f"scaled_lr: {why}; set the learning rate yourself")
-        return lr * float(found["factor"])
+        return lr * float(factor)
 
     @property
     def without_loader(self) -> Config:
@@ -455,7 +454,7 @@ def change_of_training(before: Config, after: Config) -> str:
     return f"This changes training: {', '.join(changes)}{advice}." if changes else ""
 
 
-def learning_rate_of(optimizer: str | None, before: int, after: int) -> dict[str, Any]:
+def learning_rate_of(optimizer: str | None, before: int, after: int) -> LearningRate:
     """Return how the learning rate goes with ``after`` samples of an optimizer step, as a config file has it."""
     optimizer = optimizer if optimizer and optimizer.isidentifier() else None
     rule = LEARNING_RATE_RULES.get(optimizer or "") if before != after else None

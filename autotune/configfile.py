@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from autotune.errors import ConfigFileError, shown
 from autotune.output import Kind, reason, write_file
@@ -25,6 +25,59 @@ MAX_DEPTH = 20
 
 SCHEMA = Path(__file__).with_name("config.schema.json")
 """The schema as JSON Schema, with the meaning of every key."""
+
+Objective = Literal["samples", "same-batch"]
+"""The rate that is searched for: that of any batch, or with as many samples of an optimizer step as today."""
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+
+
+class LearningRate(TypedDict, total=False):
+    """How the learning rate goes with an answer's batch."""
+
+    optimizer: str | None
+    rule: str | None
+    factor: float | None
+    samples: int
+
+
+class Measured(TypedDict, total=False):
+    """The file's ``measured`` section."""
+
+    samples_per_second: float
+    ci95: list[float] | None
+    next_run_95: list[float] | None
+    beginning_samples: int | None
+    later_epochs: bool | None
+    peak_memory_bytes: int
+    memory: str
+    memory_limit_bytes: int
+    ceiling_samples_per_second: float
+    bottleneck: str | None
+    baseline: dict[str, Any]
+    speedup: float
+    speedup_ci95: list[float] | None
+    objective: Objective | None
+    learning_rate: LearningRate
+    verdict: str
+
+
+class MadeOn(TypedDict, total=False):
+    """The file's ``made_on`` section."""
+
+    device: str
+    cpus: int
+    threads: int
+    torch: str
+    driver: str | None
+    workload: str
+    date: str
+    autotune: str
+    autocast: str
+    loader: str
+    loop: str
+    other_loaders: list[str]
+    loaders_of_ranks: list[str]
+    shared_lines: list[str]
 
 
 @functools.cache
@@ -187,7 +240,7 @@ def _checked(path: Path, document: object) -> dict[str, Any]:
             place = f"{_named(name)}.{_named(key)}".removesuffix(".")
             if not (isinstance(name, str) and isinstance(key, str) and _is_plain(value)):
                 raise _refused(path, place, value, "texts, finite numbers, and lists and sections of them")
-            is_evidence, words = EVIDENCE.get(place, (_is_plain, ""))
+            is_evidence, words = ALLOWED.get(EVIDENCE.get(name, {}).get(key), (_is_plain, ""))
             if not is_evidence(value):
                 raise _refused(path, place, value, words)
     if "batch_size" not in document["dataloader"]:
@@ -217,13 +270,8 @@ def _is_amount(value: object) -> bool:
 
 
 def _is_interval(value: object) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_amount, value)) and value[0] <= value[1]
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    is_pair = isinstance(value, list) and len(value) == 2 and all(map(_is_amount, value))
+    return value is None or (is_pair and value[0] <= value[1])  # type: ignore[index]  # a list
 
 
 _LEARNING_RATE: Mapping[str, Callable[[Any], bool]] = {
@@ -232,30 +280,21 @@ _LEARNING_RATE: Mapping[str, Callable[[Any], bool]] = {
     "factor": lambda value: value is None or _is_amount(value),
     "samples": lambda value: isinstance(value, int) and _is_amount(value),
 }
-_AMOUNT = (_is_amount, "a number from 0")
-_INTERVAL = (_is_interval, "a list of two numbers, lower end first, or null")
-EVIDENCE: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    "measured.samples_per_second": _AMOUNT,
-    "measured.speedup": _AMOUNT,
-    "measured.beginning_samples": (
-        lambda value: value is None or (type(value) is int and 1 <= value < 2**63),
-        "whole numbers from 1, or null",
-    ),
-    "measured.later_epochs": (lambda value: value is None or isinstance(value, bool), "true, false or null"),
-    "measured.ci95": _INTERVAL,
-    "measured.next_run_95": _INTERVAL,
-    "measured.speedup_ci95": _INTERVAL,
-    "measured.objective": (lambda value: value is None or isinstance(value, str), "a text, or null"),
-    "measured.learning_rate": (
+ALLOWED: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
+    float: (_is_amount, "a number from 0"),
+    list[float] | None: (_is_interval, "a list of two numbers, lower end first, or null"),
+    int | None: (lambda value: value is None or (type(value) is int and value > 0), "whole numbers from 1, or null"),
+    bool | None: (lambda value: isinstance(value, bool | None), "true, false or null"),
+    Objective | None: (lambda value: isinstance(value, str | None), "a text, or null"),
+    list[str]: (lambda value: type(value) is list and {*map(type, value)} <= {str}, "a list of texts"),
+    dict[str, Any]: (lambda value: isinstance(value, dict), "a section of keys and plain values"),
+    LearningRate: (
         lambda value: isinstance(value, dict) and all(_LEARNING_RATE.get(key, _is_plain)(value[key]) for key in value),
         "a section with optimizer, rule, factor and samples",
     ),
-    "made_on.other_loaders": (_is_texts, "a list of texts"),
-    "made_on.loaders_of_ranks": (_is_texts, "a list of texts"),
-    "made_on.shared_lines": (_is_texts, "a list of texts"),
-    "measured.baseline": (lambda value: isinstance(value, dict), "a section of keys and plain values"),
 }
-"""Values that ``check``, ``apply`` and exports use: the test of each, and its words."""
+"""Values that ``check``, ``apply`` and exports use, by their types: the test of each, and its words."""
+EVIDENCE = {"measured": get_type_hints(Measured), "made_on": get_type_hints(MadeOn)}
 
 
 def unknown_keys(document: Mapping[str, Any]) -> Iterator[str]:

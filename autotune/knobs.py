@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.config import OBJECTIVES, Config, Objective
+from autotune.config import Config
+from autotune.configfile import OBJECTIVES, Objective
 from autotune.errors import UsageError
 from autotune.records import WorkloadFacts
 from autotune.settings import KNOBS, SETTINGS, Bounds, parse_knobs, parse_settings

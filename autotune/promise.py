@@ -17,11 +17,13 @@ from autotune.messages import Messages, Progress
 from autotune.notes import on_uneven_workers
 from autotune.proof import Confirmation, Proof, confirmation_of, finalists_for, follow, shown_uneven
 from autotune.records import Request, Runner, Trial
-from autotune.result import Check, Promise
+from autotune.result import Check
 from autotune.runner.local import ProcessRunner
 from autotune.stats import Interval, shows_gain
 from autotune.workload import Script, Workload, describe
 
+Promise = tuple[Config, Config]
+"""The configuration of a config file, whose ``measured`` is the promise, and its baseline, another configuration."""
 WINDOW_SECONDS = 3.0
 PROCESS_SECONDS = 6.0
 """Seconds of a measurement with its process, about, until the first is timed."""
@@ -48,12 +50,11 @@ def check(
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        promise = read_promise(Path(path))
-    made_on = promise.config.made_on or {}
+        config, baseline = read_promise(Path(path))
+    made_on = config.made_on or {}
     notes = [str(warning.message) for warning in caught if warning.category is UserWarning]
-    if ranks not in (None, promise.config.ranks):
-        own = promise.config
-        raise UsageError(f"{path}: its number of ranks is {own.ranks}, not {ranks}: start it with {own.launcher}")
+    if ranks not in (None, config.ranks):
+        raise UsageError(f"{path}: its number of ranks is {config.ranks}, not {ranks}: start it with {config.launcher}")
     if is_script := isinstance(workload, Script):
         workload = replace(workload, loop=made_on.get("loop"))
     if is_script != (made_on.get("loader") is not None):
@@ -64,14 +65,14 @@ def check(
     messages.show(Progress(phase="inspect"))
     source = describe(workload, dataset)
     with ProcessRunner(source, device, on_wait=messages.say, oversubscribe_ranks=oversubscribe_ranks) as runner:
-        facts = runner.inspect(promise.baseline)
+        facts = runner.inspect(baseline)
         if made_on.get("workload") not in (None, facts.fingerprint):
             parts = "script, arguments or dataset" if is_script else "model, dataset or training code"
             notes.append(f"{path}: {parts} are not those that the file was made for")
         found = {facts.loader_site, *facts.other_loader_sites}
-        for gone in filterfalse(found.__contains__, (made_on.get("loader"), *(made_on.get("other_loaders") or ()))):
+        for gone in filterfalse(found.__contains__, (made_on.get("loader"), *made_on.get("other_loaders", ()))):
             notes.append(f"{path}: apply finds no DataLoader like {gone} any more: tune again to use it")
-        return compare(runner, promise, time, messages, tuple(notes), seed=secrets.randbits(31))
+        return compare(runner, (config, baseline), time, messages, tuple(notes), seed=secrets.randbits(31))
 
 
 def compare(
@@ -83,19 +84,19 @@ def compare(
 
     Raises ``NothingFeasibleError`` when one of them cannot be measured.
     """
-    baselines = finalists_for(budget.left / PROCESS_SECONDS)[1]
-    proof = Proof(name="check", finalists=(promise.config,), baselines=baselines, seed=seed, seconds=PROCESS_SECONDS)
-    trials: list[Trial] = []
+    (config, baseline), baselines = promise, finalists_for(budget.left / PROCESS_SECONDS)[1]
+    proof = Proof(name="check", finalists=(config,), baselines=baselines, seed=seed, seconds=PROCESS_SECONDS)
+    trials, is_later = list[Trial](), bool((config.measured or {}).get("later_epochs"))
     try:
-        while turn := follow(proof, promise.baseline, trials, budget.left):
+        while turn := follow(proof, baseline, trials, budget.left):
             limit = budget.left + GRACE
-            request = Request(seconds=WINDOW_SECONDS, time_limit=limit, fresh=True, later_epochs=promise.later_epochs)
+            request = Request(seconds=WINDOW_SECONDS, time_limit=limit, fresh=True, later_epochs=is_later)
             attempt = runner.measure(turn.config, replace(request, seed=turn.seed))
             trials.append(turn.trial(attempt, len(trials)))
             messages.show(Progress(phase="confirm", finished=trials[-1]))
     except KeyboardInterrupt:
         runner.close()
-    found = confirmation_of(proof, promise.baseline, trials)
+    found = confirmation_of(proof, baseline, trials)
     if found is not None and found.answer is not None:
         return _check(promise, found, trials, notes)
     said = [f"{trial.outcome}: {trial.attempt.message}" for trial in trials if trial.attempt.message]
@@ -104,10 +105,12 @@ def compare(
 
 def _check(promise: Promise, found: Confirmation, trials: Sequence[Trial], notes: tuple[str, ...]) -> Check:
     """Return a check with the part of an epoch that it is for; it does not hold where the rest is open."""
-    config, standing = promise.config, found.standing(promise.config)
+    config, baseline = promise
+    standing, promised = found.standing(config), (config.measured or {}).get("speedup_ci95")
     check = Check(
-        promise=promise,
-        verdict=_verdict(promise, found.interval(config)),
+        config=config,
+        baseline=baseline,
+        verdict=_verdict(promised, found.interval(config)),
         samples_per_second=standing.rate,
         speedup=found.speedup(config),
         speedup_ci95=found.interval(config),
@@ -121,11 +124,10 @@ def _check(promise: Promise, found: Confirmation, trials: Sequence[Trial], notes
     return replace(check, verdict="undecided", is_uneven=True, notes=(*notes, *on_uneven_workers(uneven)))
 
 
-def _verdict(promise: Promise, interval: Interval | None) -> Literal["holds", "broken", "undecided"]:
+def _verdict(promised: Sequence[float] | None, interval: Interval | None) -> Literal["holds", "broken", "undecided"]:
     if interval is None:
         return "undecided"
-    least = promise.speedup_ci95[0] if promise.speedup_ci95 else 1.0
-    if interval[1] < max(1.0, least):
+    if interval[1] < max(1.0, promised[0] if promised else 1.0):
         return "broken"
     return "holds" if shows_gain(interval) else "undecided"
 
@@ -136,21 +138,12 @@ def read_promise(path: Path) -> Promise:
     Raises ``ConfigFileError`` where it promises no gain over another configuration.
     """
     config = load_config(path)
-    measured: Mapping[str, Any] = config.measured or {}
+    measured = config.measured or {}
     baseline = _baseline(path, measured["baseline"]) if "baseline" in measured else None
     if baseline is None or _is_same(baseline, config):
         told = "promises no gain over another configuration, so there is nothing to check; run looks for a gain"
         raise ConfigFileError(f"{path}: {told}")
-    ends = measured.get("speedup_ci95")
-    return Promise(
-        config=config,
-        baseline=baseline,
-        samples_per_second=measured.get("samples_per_second"),
-        speedup=float(measured.get("speedup", 1.0)),
-        speedup_ci95=(float(ends[0]), float(ends[1])) if ends else None,
-        beginning_samples=measured.get("beginning_samples"),
-        later_epochs=bool(measured.get("later_epochs")),
-    )
+    return config, baseline
 
 
 def _is_same(baseline: Config, config: Config) -> bool:

@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Literal
 
 from autotune.batch_cost import NoiseScale
-from autotune.config import Config, Objective
+from autotune.config import Config
+from autotune.configfile import Objective
 from autotune.diagnosis.findings import Finding
 from autotune.machine.host import Host
 from autotune.outcome import Outcome
@@ -280,31 +281,13 @@ def parse_verdict(text: object) -> Verdict | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """The promise of a config file about its configuration."""
-
-    config: Config
-    """The configuration."""
-    baseline: Config
-    """Its baseline, another configuration."""
-    samples_per_second: float | None
-    """Its rate; ``None`` where the file does not say."""
-    speedup: float
-    """Its rate over the baseline's."""
-    speedup_ci95: Interval | None
-    """95 % interval of the speed-up."""
-    beginning_samples: int | None = None
-    """Samples at the beginning of an epoch that it is for; ``None`` for whole epochs."""
-    later_epochs: bool = False
-    """Whether it is for later epochs, as the dataset keeps samples itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """A promise, and the measurements of now."""
 
-    promise: Promise
-    """The file's promise."""
+    config: Config
+    """The file's configuration; the promise is its ``measured``."""
+    baseline: Config
+    """The configuration that it is compared with."""
     verdict: Literal["holds", "broken", "undecided"]
     """``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie below the
     promised interval; ``undecided`` where the measurements do not tell."""

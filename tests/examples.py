@@ -22,7 +22,7 @@ from autotune.probes import (
 )
 from autotune.records import Attempt, Conditions, Measurement, Probe, StepTime, Trial, WorkloadFacts
 from autotune.report.result import Result
-from autotune.result import Check, Finalist, Promise, Verdict
+from autotune.result import Check, Finalist, Verdict
 from autotune.settings import Amp
 
 BASELINE = Config(batch_size=32)
@@ -358,15 +358,9 @@ def undecided_result(**changes: Any) -> Result:
 
 def check(**changes: Any) -> Check:
     """A promise that holds."""
-    promise = Promise(
-        config=ANSWER,
-        baseline=BASELINE,
-        samples_per_second=2000.0,
-        speedup=2.0,
-        speedup_ci95=(1.9, 2.1),
-    )
     example = Check(
-        promise=promise,
+        config=replace(ANSWER, measured={"samples_per_second": 2000.0, "speedup": 2.0, "speedup_ci95": [1.9, 2.1]}),
+        baseline=BASELINE,
         verdict="holds",
         samples_per_second=1990.0,
         speedup=1.99,

@@ -13,18 +13,18 @@ from autotune.errors import ConfigFileError, NothingFeasibleError
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
-from autotune.promise import compare, read_promise
+from autotune.promise import Promise, compare, read_promise
 from autotune.report.terminal import check_text
-from autotune.result import Check, Promise
+from autotune.result import Check
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost
 
-PROMISE = examples.check().promise
+CONFIG, BASELINE = PROMISE = examples.check().config, examples.check().baseline
 
 
 def machine(speedup: float, **options: Any) -> SimulatedMachine:
     def cost(config: Config) -> StepCost:
-        return StepCost(compute=config.batch_size / (1000 * (speedup if config == PROMISE.config else 1.0)))
+        return StepCost(compute=config.batch_size / (1000 * (speedup if config == CONFIG else 1.0)))
 
     return SimulatedMachine(cost=cost, **options)
 
@@ -78,14 +78,20 @@ def saved(tmp_path: Path, **measured: Any) -> Path:
 
 
 def test_a_promise_is_read_from_the_file_and_may_leave_out_what_is_not_needed(tmp_path: Path) -> None:
-    assert read_promise(saved(tmp_path, samples_per_second=2000.0)) == PROMISE
-    promise = read_promise(saved(tmp_path, speedup_ci95=None))
-    assert (promise.samples_per_second, promise.speedup_ci95) == (None, None)
+    assert (found := read_promise(saved(tmp_path, samples_per_second=2000.0))) == PROMISE
+    assert CONFIG.measured
+    assert found[0].measured
+    assert CONFIG.measured.items() <= found[0].measured.items()
+    bare, _ = read_promise(saved(tmp_path, speedup_ci95=None))
+    assert bare.measured
+    assert not {"samples_per_second", "speedup_ci95"} & set(bare.measured)
+    text = check_text(checked(machine(2.0), (bare, BASELINE)), "a.yaml")
+    assert text.startswith("a.yaml promises 2.00 times the baseline.\n")
 
 
 def test_a_promise_of_the_beginning_of_an_epoch_is_read_and_told_with_what_was_seen_now(tmp_path: Path) -> None:
     path = saved(tmp_path, samples_per_second=2000.0, beginning_samples=76800)
-    assert read_promise(path) == replace(PROMISE, beginning_samples=76800)
+    assert read_promise(path) == PROMISE
     text = check_text(checked(machine(2.0, beginning_samples=9600), read_promise(path)), "a.yaml")
     first, now, *_, last = text.splitlines()
     assert first.endswith(", for the first 76,800 samples of an epoch.")
@@ -98,17 +104,16 @@ def test_a_promise_of_the_beginning_of_an_epoch_is_read_and_told_with_what_was_s
 def test_what_the_beginning_shows_does_not_hold_where_workers_get_different_amounts(
     slower: float, verdict: str
 ) -> None:
-    promise = replace(PROMISE, config=Config(num_workers=4))
+    promised = replace(Config(num_workers=4), measured=CONFIG.measured)
 
     def cost(config: Config) -> StepCost:
-        promised = 1000 * promise.speedup / slower
-        return StepCost(compute=config.batch_size / (promised if config == promise.config else 1000.0))
+        return StepCost(compute=config.batch_size / (2000.0 / slower if config == promised else 1000.0))
 
-    found = checked(SimulatedMachine(cost=cost, noise=0.001, shards=3, beginning_samples=768), promise)
+    found = checked(SimulatedMachine(cost=cost, noise=0.001, shards=3, beginning_samples=768), (promised, BASELINE))
     assert found.verdict == verdict
     assert ("1 of 4 loader workers got no data" in " ".join(found.notes)) is (verdict == "undecided")
     assert ("short enough to be seen whole" in check_text(found, "a.yaml")) is (verdict == "undecided")
-    whole = checked(SimulatedMachine(cost=cost, noise=0.001, shards=3), promise)
+    whole = checked(SimulatedMachine(cost=cost, noise=0.001, shards=3), (promised, BASELINE))
     assert whole.verdict == ("holds" if verdict == "undecided" else "broken")
 
 
@@ -133,7 +138,7 @@ def test_a_file_whose_answer_is_the_baseline_has_no_gain_to_check(tmp_path: Path
         read_promise(path)
 
 
-@pytest.mark.parametrize("config", [PROMISE.config, PROMISE.baseline])
+@pytest.mark.parametrize("config", PROMISE)
 def test_what_cannot_be_measured_is_an_error_that_says_so(config: Config) -> None:
     with pytest.raises(NothingFeasibleError, match="device_oom here"):
         checked(machine(2.0, fails=lambda tried: Outcome.DEVICE_OOM if tried == config else None))

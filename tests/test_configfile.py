@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.config import Config, load_config
-from autotune.configfile import MAX_BYTES, read_document, write_document
+from autotune.configfile import EVIDENCE, MAX_BYTES, SCHEMA, read_document, write_document
 from autotune.errors import ConfigFileError
 from autotune.output import write_file
 from autotune.settings import AMP_MODES
@@ -445,3 +445,8 @@ def test_a_training_script_needs_nothing_but_torch(tmp_path: Path) -> None:
         "bf16-mixed 4",
         "a.yaml: YAML needs pyyaml (pip install pyyaml); a .json file does not",
     ], done.stderr
+
+
+@pytest.mark.parametrize("section", EVIDENCE)
+def test_the_types_of_a_section_have_the_keys_of_the_schema(section: str) -> None:
+    assert set(EVIDENCE[section]) == set(json.loads(SCHEMA.read_text())["properties"][section]["properties"])

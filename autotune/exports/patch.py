@@ -113,7 +113,7 @@ def patch_of(config: Config, script: Script) -> Patch:
     Raises ``ConfigFileError`` for an answer of another kind.
     """
     made_on = config.made_on or {}
-    sites = [made_on.get("loader"), *(made_on.get("other_loaders") or ())]
+    sites = [made_on.get("loader"), *made_on.get("other_loaders", ())]
     places = [_SITE.fullmatch(str(site)) for site in sites]
     if not all(places):
         raise ConfigFileError("the file names no DataLoader of a script: write it with python -m autotune run SCRIPT")
@@ -135,7 +135,7 @@ def patch_of(config: Config, script: Script) -> Patch:
             before={**DEFAULTS, "prefetch_factor": PREFETCH, **config.present},
             command=script.command if config.ranks == 1 else f"{config.launcher} {script.name}",
             flags=flags,
-            is_shared=place["text"] in (made_on.get("shared_lines") or ()),
+            is_shared=place["text"] in made_on.get("shared_lines", ()),
         )
         if not (folder / wanted.name).is_relative_to(folder):
             remarks.append(f"{wanted.place}: lies outside of {folder.name}: pass {wanted.words} there")

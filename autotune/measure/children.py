@@ -50,7 +50,8 @@ def refuse_training_children(
 
     def start_child(process: Any) -> None:
         if getattr(process, "_target", None) is not _worker_loop and os.getpid() == this:
-            if not (are_held or _is_forked(process)):
+            method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
+            if not are_held and method != "fork":
                 refuse()
             process.training_is_refused = _InChild(this)
         start(process)
@@ -64,11 +65,6 @@ def refuse_training_children(
     signal.signal(TRAINS, is_told)
     register_optimizer_step_pre_hook(lambda *_: None if os.getpid() == this else tell(this))
     heed_launches(script, module, refuse)
-
-
-def _is_forked(process: Any) -> bool:
-    method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
-    return bool(method == "fork")
 
 
 def tell(parent: int) -> NoReturn:

@@ -38,16 +38,13 @@ class Door(NamedTuple):
         mode = self.mode
         if mode is None:
             mode = given[place + 1] if len(given) > place + 1 else options.get("mode", "r")
-        if not isinstance(mode, str) or "://" in os.fsdecode(path) or not self._is_file(path):
+        is_bare = self.name == "CDLL" and os.sep not in os.fsdecode(path)  # the system's loader looks it up
+        if not isinstance(mode, str) or "://" in os.fsdecode(path) or is_bare:
             return given, options
         chosen = choose(path, mode)
         if len(given) > place:
             return (*given[:place], chosen, *given[place + 1 :]), options
         return given, {**options, self.parameter: chosen}
-
-    def _is_file(self, path: Any) -> bool:
-        """Return whether a path is one: a library's bare name is looked up by the system's loader."""
-        return self.name != "CDLL" or os.sep in os.fsdecode(path)
 
 
 DOORS = {

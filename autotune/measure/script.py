@@ -78,16 +78,12 @@ class ScriptLoop:
             meet_in_files(self._group, self.run.stop)
         self.run.launch()
         self._require_alive()
-        self._require_group()
-        self.loaders.batches = self._group.tell(self.loaders.batches)  # each rank counts as many in an epoch
-
-    def _require_group(self) -> None:
-        """Stop a script of several ranks that trains a model in each."""
         if self._group.size > 1 and not dist.is_initialized():
             self.run.stop(
                 f"makes no process group: {self._group.size} ranks would train as many models; call "
                 "torch.distributed.init_process_group() and wrap the model, or leave out --ranks"
             )
+        self.loaders.batches = self._group.tell(self.loaders.batches)  # each rank counts as many in an epoch
 
     def give_batch(self, batch: Any) -> None:
         """Let the script train on a batch, until it asks for the next; start it again where it has ended.

@@ -264,11 +264,11 @@ def check_text(check: Check, path: str) -> str:
         if check.is_uneven
         else "Undecided: stop other programs, or give a larger --budget.",
     }
-    promise = check.promise
-    then = _claim_text(promise.speedup, promise.speedup_ci95, promise.samples_per_second)
+    promised = check.config.measured or {}
+    then = _claim_text(promised.get("speedup", 1.0), promised.get("speedup_ci95"), promised.get("samples_per_second"))
     now = _claim_text(check.speedup, check.speedup_ci95, check.samples_per_second)
     lines = [
-        f"{path} promises {then}{beginning_text(promise.beginning_samples)}.",
+        f"{path} promises {then}{beginning_text(promised.get('beginning_samples'))}.",
         f"Now it is {now}, in {counted(check.rounds, 'round')} of fresh processes{seen}.",
         *(f"Note: {sentence(note)}" for note in check.notes),
         verdicts[check.verdict],
@@ -276,7 +276,7 @@ def check_text(check: Check, path: str) -> str:
     return printable("\n".join(lines))
 
 
-def _claim_text(speedup: float, interval: tuple[float, float] | None, rate: float | None) -> str:
+def _claim_text(speedup: float, interval: Sequence[float] | None, rate: float | None) -> str:
     limits = f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
     at = "" if rate is None else f", {rate_text(rate)} samples/s"
     return f"{speedup:.2f} times the baseline{limits}{at}"

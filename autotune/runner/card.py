@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,27 +31,23 @@ class Cards:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._gpus, self._clock, self._sleep = gpus, clock, sleep
-        self._before: int | None = None
+        self._before = math.nan
         self.was_killed = False
         """Whether the last session was killed: the driver may still hold its memory."""
 
     def prepare(self) -> None:
         """Wait before a session is opened, until the memory of one that was killed is back."""
         end, used = self._clock() + PATIENCE, self._used()
-        while self.was_killed and _is_more(used, self._before) and self._clock() < end:
+        while self.was_killed and used > self._before + SLACK and self._clock() < end:
             self._sleep(NAP)
             used = self._used()
         self._before, self.was_killed = used, False
 
-    def _used(self) -> int | None:
-        """Return the memory in use on all cards; ``None`` where it is not known of one, or there is none."""
+    def _used(self) -> float:
+        """Return the memory in use on all cards; NaN where it is not known of one, or there is none."""
         used = [gpu.used_bytes() for gpu in self._gpus]
         known = [each for each in used if each is not None]
-        return sum(known) if known and len(known) == len(used) else None
-
-
-def _is_more(used: int | None, before: int | None) -> bool:
-    return used is not None and before is not None and used > before + SLACK
+        return sum(known) if known and len(known) == len(used) else math.nan
 
 
 def holders() -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.config import Config, learning_rate_of
+from autotune.configfile import MadeOn, Measured
 from autotune.diagnosis.findings import Evidence, workers_text
 from autotune.diagnosis.limits import find
 from autotune.limits import percent
@@ -377,7 +378,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
     answer, versions, host = result.measurement, result.facts.versions, result.host
     before = _rounded(result.baseline_samples_per_second)
     is_of_later_epochs = answer.later_epochs or result.baseline_measurement.later_epochs
-    measured = {
+    measured: Measured = {
         "samples_per_second": _rounded(result.samples_per_second),
         "ci95": _ends(result.ci95),
         "next_run_95": _ends(result.next_run_95),
@@ -397,7 +398,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         ),
         "verdict": verdict_text(result.verdict, result.most_gain),
     }
-    made_on = {
+    made_on: MadeOn = {
         "device": result.facts.device_name,
         "cpus": host.cpus,
         "threads": result.facts.intra_op_threads,
@@ -416,7 +417,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
     return replace(result, config=replace(result.config, measured=measured, made_on=made_on))
 
 
-def _autocast(result: Result) -> dict[str, str]:
+def _autocast(result: Result) -> MadeOn:
     """Return the autocast that an answer adds to its script, or the place of the one that it leaves out."""
     facts, is_cast = result.facts, result.config.amp != "off"
     if not facts.loader_site or is_cast == bool(facts.autocast_call):

@@ -13,7 +13,8 @@ from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from typing import Any
 
-from autotune.config import WITHOUT_WORKERS, Config, Objective
+from autotune.config import WITHOUT_WORKERS, Config
+from autotune.configfile import Objective
 from autotune.errors import UsageError
 from autotune.knobs import require_possible
 from autotune.records import Trial, WorkloadFacts
