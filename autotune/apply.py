@@ -109,14 +109,14 @@ def main(argv: Sequence[str]) -> None:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         from autotune.loop_times import LoopTimes
-        from autotune.sites import settle
+        from autotune.sites import apply_answer
 
         def found(site: Site, loader: Any, is_tuned: bool) -> None:
             missing.discard(site.key)
             times[0].note(site.text, loader, is_tuned)
 
         times.append(LoopTimes())
-        settle(config, (first, *others), script, found, is_cast=is_cast)
+        apply_answer(config, (first, *others), script, found, is_cast=is_cast)
         times[0].watch()
         register_optimizer_step_pre_hook(tell_of_missing)
 

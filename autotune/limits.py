@@ -174,6 +174,11 @@ def parse_size(given: float | str) -> int:
     return int(size)
 
 
+def percent(share: float) -> str:
+    """Return a share in percent."""
+    return f"{100 * share:.0f} %"
+
+
 def format_size(count: float) -> str:
     """Return bytes as people read them: ``1.5 GiB``, ``800 MiB``."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -12,6 +12,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from autotune.limits import percent
+
 MOST_TOLD = 0.5
 """Share of the time of training below which the tuned loop's is told."""
 
@@ -74,7 +76,7 @@ class LoopTimes:
         whole, tuned = time.perf_counter() - self._began, self._seconds[""]
         if "" not in self._trained or tuned >= MOST_TOLD * whole:
             return None
-        share = f"the loop that was tuned took {tuned:.1f} of {whole:.1f} s of training, {tuned / whole:.0%}"
+        share = f"the loop that was tuned took {tuned:.1f} of {whole:.1f} s of training, {percent(tuned / whole)}"
         others = {place: self._seconds[place] for place in self._trained if place}
         longest = max(others, key=others.__getitem__, default="")
         if not longest or others[longest] < whole - sum(others.values()) - tuned:

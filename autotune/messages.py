@@ -14,7 +14,7 @@ from autotune.limits import Budget
 from autotune.records import Probe, Trial
 
 Phase = Literal["inspect", "baseline", "probe", "search", "confirm"]
-"""Phase of a run: loading the workload, the baseline, probes, search, options of the step, confirmation."""
+"""Phase of a run: loading the workload, the baseline, probes, search, confirmation."""
 REPEAT_SECONDS = 10.0
 """Seconds after which a waiting message is repeated."""
 

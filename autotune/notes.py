@@ -9,6 +9,7 @@ from typing import Literal
 
 from autotune.config import Config
 from autotune.diagnosis.findings import ms
+from autotune.limits import percent
 from autotune.machine.host import Host
 from autotune.outcome import Outcome
 from autotune.probes import LoaderTrace
@@ -118,7 +119,7 @@ def on_unseen_samples(typical: Measurement, measured: Sequence[Measurement], fac
     """Yield which samples were not seen, and that larger batches may come where sizes may differ."""
     epoch = typical.epoch_samples
     if (seen := typical.beginning_samples) is not None:
-        share = f"{min(1.0, seen / epoch):.0%} of an epoch" if epoch else "without an end of an epoch"
+        share = f"{percent(min(1.0, seen / epoch))} of an epoch" if epoch else "without an end of an epoch"
         yield f"the iterable dataset was measured on its first {seen:,} samples only, {share}"
     counts, epoch = [each.seen_samples or each.samples for each in measured], epoch or facts.epoch_samples
     seen = sum(counts)
@@ -146,10 +147,8 @@ def on_validation(typical: Measurement, before: Measurement) -> Iterator[str]:
     """Yield that validation has a peak of memory of its own, where the answer takes more than before, and much."""
     share = typical.epoch_peak_bytes / typical.memory_limit_bytes
     if share >= MUCH and typical.epoch_peak_bytes > before.epoch_peak_bytes:
-        yield (
-            f"training takes up to {share:.0%} of the {typical.memory} memory: a validation pass in the same process "
-            "has its own peak, which was not measured"
-        )
+        taken = f"training takes up to {percent(share)} of the {typical.memory} memory"
+        yield f"{taken}: a validation pass in the same process has its own peak, which was not measured"
 
 
 def on_caches(trace: LoaderTrace | None, measured: Sequence[Measurement]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 from autotune.accumulation import Reduction
 from autotune.config import Config
+from autotune.limits import percent
 from autotune.outcome import Outcome
 from autotune.probes import Anatomy, ComputeProbe, FirstLosses, GradientNoise, LoaderTrace, NumericsCheck, Trace
 
@@ -132,7 +133,7 @@ class Conditions:
     def _gpu_text(self) -> str:
         who = "another process" if len(self.gpu_foreign_pids) == 1 else "other processes"
         pids = ", ".join(map(str, self.gpu_foreign_pids))
-        return f"{who} computed on the GPU for {self.gpu_foreign_share:.0%} of the time (pid {pids})"
+        return f"{who} computed on the GPU for {percent(self.gpu_foreign_share or 0.0)} of the time (pid {pids})"
 
     @property
     def disturbances(self) -> tuple[str, ...]:
@@ -299,14 +300,8 @@ def workers_with_data(measured: Iterable[tuple[Config, Measurement]], batch_size
     return max(config.num_workers - each.idle_workers for config, each in alike) if is_told else None
 
 
-OF_LOOP = ("batches", "missing", "earlier", "beside")
-"""Facts of a script's loop that its later starts are told."""
 ADDED = "added"
 """The autocast of an answer for a script that has none itself, as a config file keeps it."""
-ON_COMMAND_LINE = "its command line"
-"""The call of a script that decides its loader's settings, where its trainer reads them from its own arguments."""
-NET, OF_NET = "NeuralNet", "iterator_train__"
-"""The call where skorch makes the loader, and what is put before the names of its settings there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +355,7 @@ class WorkloadFacts:
     other_devices: tuple[str, ...] = ()
     """UUIDs of the other devices that are used: those of all ranks but the first, or of ``nn.DataParallel``."""
     loader_call: str | None = None
-    """File, line and name of the call that decides the settings of a script's training loader."""
+    """File, line and name of the call of a script that makes its training loader."""
     loader_site: str | None = None
     """That place, told from all others of the script."""
     loop: str | None = None
@@ -380,6 +375,33 @@ class WorkloadFacts:
     obtainable_host_bytes: int | None = None
     """Host memory that a process with this workload could hold, each of several ranks its share: what it held at first,
     and what was available then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptFacts:
+    """A script's settings, and facts of its loop that its later starts are told."""
+
+    present: Config
+    """The settings of today, of each rank."""
+    is_batch_fixed: bool
+    """Whether its batch size cannot vary."""
+    sites: tuple[str, ...]
+    """The place of the training loader in each rank."""
+    origins: tuple[str, ...]
+    """The places of the user's that make the loaders which get an answer's settings."""
+    device: str
+    batches: int
+    """The length of the training loader that the script is told."""
+    missing: float
+    """The usual share of its batches without a step of an optimizer."""
+    earlier: int
+    """Its iterators before the first one that trains."""
+    beside: tuple[tuple[str, int], ...]
+    """The places of further loaders that feed the steps, and the batches of each for one of the first."""
+    told: tuple[str, ...]
+    """Sentences about its loop, its loaders and its writes, for the user."""
+    holds: str | None
+    """How its writes are held, by ``autotune.workload.HELD``; ``None`` where they are let through."""
 
 
 def to_divide(ranks: int) -> str:

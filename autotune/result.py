@@ -269,12 +269,7 @@ def verdict_text(verdict: Verdict, most_gain: float | None) -> str:
     """
     if verdict is not Verdict.NO_GAIN:
         return str(verdict)
-    return f"no gain above {percent_above(most_gain or 0.0)} %"
-
-
-def percent_above(share: float) -> int:
-    """Return a share in whole percent, rounded up."""
-    return math.ceil(round(100 * share, 6))
+    return f"no gain above {math.ceil(round(100 * (most_gain or 0.0), 6))} %"
 
 
 def parse_verdict(text: object) -> Verdict | None:
@@ -298,12 +293,6 @@ class Promise:
     """Its rate over the baseline's."""
     speedup_ci95: Interval | None
     """95 % interval of the speed-up."""
-    workload: str | None
-    """Fingerprint of the workload."""
-    site: str | None = None
-    """Place of the DataLoader that it is for, in a script; ``None`` for a function."""
-    other_sites: tuple[str, ...] = ()
-    """Those of further loaders that feed the script's steps."""
     beginning_samples: int | None = None
     """Samples at the beginning of an epoch that it is for; ``None`` for whole epochs."""
     later_epochs: bool = False

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import dis
 import functools
 import inspect
 import linecache
-import os
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,14 +20,8 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from autotune.config import OF_WORKERS, Config, without_advice
-from autotune.records import NET, ON_COMMAND_LINE
-from autotune.workload import INSTALLED, Script
-
-FOREIGN = tuple(
-    {str(Path(sysconfig.get_path(name))) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {str(Path(__file__).resolve().parent) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<frozen"}
-)
-"""Where code lies that is not the user's, beside packages that are installed elsewhere."""
+from autotune.source_location import is_foreign
+from autotune.workload import Script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +47,9 @@ class Site:
         """File and line, as editors read them, and the column where it matters."""
         return f"{self.file}:{self.line}" + (f":{self.column}" if self.column else "")
 
-    def call_to_change(self, folder: Path) -> str:
-        """Return file, line and name of the call that decides the settings.
-
-        That is a DataLoader, a helper that makes it, or a trainer's arguments, which may be on the command line.
-        """
-        if "get_train_dataloader" in self.inside:
-            line = _line_of_call(folder / self.file, "TrainingArguments")
-            return f"{self.file}:{line}: TrainingArguments" if line else f"{self.text}: {ON_COMMAND_LINE}"
-        if "get_iterator" in self.inside and "fit_loop" in self.inside:
-            return f"{self.file}:{_line_of_call(folder / self.file, NET) or self.line}: {NET}"
+    @property
+    def call(self) -> str:
+        """File, line and name of the call: a DataLoader, or a function that makes it."""
         return f"{self.text}: {self.inside[0] if self.inside else 'DataLoader'}"
 
     @property
@@ -189,7 +173,7 @@ def cast_forwards(dtype: Callable[[], torch.dtype | None]) -> None:
     nn.Module.__call__ = call_in_half  # type: ignore[method-assign]
 
 
-def settle(
+def apply_answer(
     config: Config,
     sites: Sequence[str],
     script: Script,
@@ -245,13 +229,6 @@ def keep_threads(config: Config) -> None:
         torch.set_num_interop_threads = lambda nthreads: None
 
 
-def _line_of_call(file: Path, name: str) -> int | None:
-    """Return the line of the first call in a file of a function with this in its name."""
-    calls = (node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.Call))
-    lines = [call.lineno for call in calls if name in ast.unparse(call.func).rpartition(".")[2]]
-    return min(lines, default=None)
-
-
 def site_of(dataset: Any, frame: FrameType | None, script: Script) -> Site:
     """Return the place that makes a loader of a dataset, from the frame that calls for it."""
     own, inside = own_frame(frame, script)
@@ -289,10 +266,8 @@ def own_frame(frame: FrameType | None, script: Script) -> tuple[FrameType, tuple
 @functools.cache
 def _is_foreign(file: str, script: Script) -> bool:
     """Return whether a file is of a package that the script uses, not of its own."""
-    path = Path(file)
-    if script.package is not None and path.resolve().is_relative_to(script.package):
-        return False
-    return file.startswith(FOREIGN) or not INSTALLED.isdisjoint(path.parts)
+    is_own = script.package is not None and Path(file).resolve().is_relative_to(script.package)
+    return not is_own and is_foreign(file)
 
 
 def _name_of(frame: FrameType, script: Script) -> str:

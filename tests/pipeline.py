@@ -127,7 +127,7 @@ class SimulatedPipeline:
         workers = {"num_workers": self.num_workers, "prefetch_factor": self.prefetch_factor} if self.num_workers else {}
         config = Config(batch_size=BATCH_SIZE, **workers)
         run = TimedRun(config, self.step, self, self.device, request or Request(seconds=5))
-        run.settle()
+        run.wait_for_steady_stock()
         return run, run.fill()
 
     def measure(self, request: Request | None = None) -> WindowSummary:

@@ -73,13 +73,11 @@ def test_it_is_said_once_that_a_rate_is_known_for_the_beginning_of_an_epoch_only
     assert done.stderr.splitlines().count(told) == (seen is not None)
 
 
-def test_the_call_to_change_is_the_trainers_where_a_package_makes_the_loader() -> None:
-    of_package = Site(file="transformers_job.py", line=60, inside=("get_train_dataloader",), dataset="D", length=3)
-    lines = (JOBS / "transformers_job.py").read_text(encoding="utf-8").splitlines()
-    number = next(number for number, line in enumerate(lines, 1) if "TrainingArguments(" in line)
-    assert of_package.call_to_change(JOBS) == f"transformers_job.py:{number}: TrainingArguments"
+def test_the_call_is_the_packages_where_one_makes_the_loader() -> None:
+    of_package = Site(file="job.py", line=60, inside=("train", "get_train_dataloader"), dataset="D", length=3)
+    assert of_package.call == "job.py:60: train"
     own = Site(file="gan.py", line=7, inside=(), dataset="D", length=None)
-    assert own.call_to_change(JOBS) == "gan.py:7: DataLoader"
+    assert own.call == "gan.py:7: DataLoader"
     assert own.key == "gan.py:7 D[]"
 
 

@@ -16,10 +16,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.config import AMP_MODES, Config, load_config
+from autotune.config import Config, load_config
 from autotune.configfile import MAX_BYTES, read_document, write_document
 from autotune.errors import ConfigFileError
 from autotune.output import write_file
+from autotune.settings import AMP_MODES
 from autotune.step_options import OPTIONS
 from tests.processes import run_python
 

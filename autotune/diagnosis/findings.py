@@ -8,6 +8,7 @@ from enum import StrEnum
 from statistics import fmean
 
 from autotune.config import Config, StepKey
+from autotune.limits import percent
 from autotune.machine.host import Host
 from autotune.outcome import Outcome
 from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, Trace
@@ -384,11 +385,6 @@ def workers_text(count: int) -> str:
 def ms(seconds: float) -> str:
     """Return a time in milliseconds."""
     return f"{1000 * seconds:.3g} ms"
-
-
-def percent(share: float) -> str:
-    """Return a share in percent."""
-    return f"{100 * share:.0f} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from autotune.diagnosis.findings import LEAST_SHARE, Cause, Evidence, Finding, limit, ms, percent
+from autotune.diagnosis.findings import LEAST_SHARE, Cause, Evidence, Finding, limit, ms
+from autotune.limits import percent
 from autotune.probes import Anatomy
 from autotune.records import Measurement
 

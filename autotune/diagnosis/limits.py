@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from autotune.config import Config
-from autotune.diagnosis.findings import FASTER, LEAST_SHARE, Cause, Evidence, Finding, before_all, limit, ms, percent
+from autotune.diagnosis.findings import FASTER, LEAST_SHARE, Cause, Evidence, Finding, before_all, limit, ms
 from autotune.diagnosis.habits import habits
 from autotune.diagnosis.loader import late_loader, quota
+from autotune.limits import percent
 from autotune.outcome import Outcome
 from autotune.records import Measurement, to_divide
 

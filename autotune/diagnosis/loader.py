@@ -14,9 +14,9 @@ from autotune.diagnosis.findings import (
     limit,
     loader_figures,
     ms,
-    percent,
     workers_text,
 )
+from autotune.limits import percent
 from autotune.outcome import Outcome
 
 FULL_CPUS = 0.9

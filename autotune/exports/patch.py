@@ -21,11 +21,11 @@ from typing import Any, cast
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider
 
-from autotune.config import OF_WORKERS, THREAD_VARIABLES, Config, learning_rate_advice
+from autotune.config import DEFAULTS, OF_WORKERS, PREFETCH, THREAD_VARIABLES, Config, learning_rate_advice
 from autotune.errors import ConfigFileError
 from autotune.exports.target import headline
 from autotune.exports.transformers import OF_TRAINER
-from autotune.records import ADDED, OF_NET
+from autotune.records import ADDED
 from autotune.workload import Script
 
 POSITIONAL = (
@@ -42,8 +42,6 @@ POSITIONAL = (
     "worker_init_fn",
 )
 """Parameters of ``torch.utils.data.DataLoader`` that may be given without a name, in order."""
-DEFAULTS = {"num_workers": 0, "pin_memory": False, "prefetch_factor": 2, "persistent_workers": False}
-"""The values of its settings where none were measured; of ``prefetch_factor`` with workers."""
 FLAGS = {
     "transformers.TrainingArguments": ("bf16", "True"),
     "lightning.Trainer": ("precision", '"bf16-mixed"'),
@@ -56,6 +54,8 @@ READERS = ("omegaconf.OmegaConf.to_container", "hydra.utils.instantiate", "built
 """Functions that take a part of Hydra's configuration."""
 RECEIVERS = {"LightningDataModule": "data", "LightningModule": "model"}
 """Names of the classes that LightningCLI makes, by their bases."""
+OF_NET = "iterator_train__"
+"""Beginning of the names of a loader's settings as arguments of skorch's nets."""
 BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
 """Names of the batch size, of which others than the present one stay."""
 BY_OPTION = "comes from the command line"
@@ -76,6 +76,8 @@ class Patch:
 
     files: Mapping[Path, tuple[bytes, bytes]]
     """The files that change: before and after."""
+    edits: tuple[str, ...]
+    """The changes of these files in words."""
     remarks: tuple[str, ...]
     """The settings that no change of a file gives, and what to do."""
     title: str
@@ -130,7 +132,7 @@ def patch_of(config: Config, script: Script) -> Patch:
                 for name, each in config.dataloader_kwargs().items()
                 if name != "batch_size" or not (number or config.batch_size == config.present.get("batch_size"))
             },
-            before=DEFAULTS | dict(config.present),
+            before={**DEFAULTS, "prefetch_factor": PREFETCH, **config.present},
             command=script.command if config.ranks == 1 else f"{config.launcher} {script.name}",
             flags=flags,
             is_shared=place["text"] in (made_on.get("shared_lines") or ()),
@@ -141,12 +143,10 @@ def patch_of(config: Config, script: Script) -> Patch:
         change = partial(_File.change, wanted=wanted, inside=place["inside"].split())
         remarks += _change(files, folder / wanted.name, change, f"pass {wanted.words} in line {wanted.line}")
     if (threads := config.intra_op_threads) not in (None, made_on.get("threads")):  # else as torch has it by itself
-        set_threads = partial(_File.set_threads, threads=threads, name=path.name)
+        set_threads = partial(_File.set_threads, threads=threads)
         otherwise = f"set {THREAD_VARIABLES[0]}={threads} before it imports torch"
         remarks += _change(files, path, set_threads, otherwise)
-    is_added = made_on.get("autocast") == ADDED
-    if is_added and not [name for file in files.values() for name in file.set_precision()]:
-        remarks.append("bf16: put the forward in torch.autocast(device, dtype=torch.bfloat16), and its output in fp32")
+    remarks += _set_precision(made_on.get("autocast"), files.values())
     if config.ranks > 1:
         remarks.append(f"each of {config.ranks} ranks has these settings: {config.launcher} {script.name}")
     if advice := learning_rate_advice(config):
@@ -158,7 +158,17 @@ def patch_of(config: Config, script: Script) -> Patch:
             remarks.append(f"{file.name} is of an installed package: pass {wanted.words} there, or by its own options")
     is_below = all(each.is_relative_to(here) for each in changed)
     base = here if is_below else Path(os.path.commonpath([folder, *(each.parent for each in changed)]))
-    return Patch(files=changed, remarks=tuple(remarks), title=headline(config), folder=base)
+    edits = tuple(each for path, file in files.items() if path in changed for each in file.edits)
+    return Patch(files=changed, edits=edits, remarks=tuple(remarks), title=headline(config), folder=base)
+
+
+def _set_precision(autocast: str | None, files: Iterable[_File]) -> Iterator[str]:
+    """Have the trainers of files compute in bf16 where autocast is added, and yield what is left to the user."""
+    if autocast == ADDED:
+        if not [call for file in files for call in file.set_precision()]:
+            yield "bf16: put the forward in torch.autocast(device, dtype=torch.bfloat16), and its output in fp32"
+    elif autocast:
+        yield f"{autocast}: train without autocast"
 
 
 def _flags(script: Script) -> dict[str, str]:
@@ -227,7 +237,9 @@ class _File:
     """One file of the user's, and its changes."""
 
     def __init__(self, path: Path) -> None:
-        self.before = path.read_bytes()
+        self.edits = list[str]()
+        """Its changes in words."""
+        self._name_of_file, self.before = path.name, path.read_bytes()
         self._wrapper = MetadataWrapper(cst.parse_module(self.before))
         self._positions = self._wrapper.resolve(PositionProvider)
         self._names = self._wrapper.resolve(QualifiedNameProvider)
@@ -399,6 +411,10 @@ class _File:
         kept = [each for each in call.args if each not in gone or not each.keyword]
         kept = [each.with_changes(value=values[each]) if each in values else each for each in kept]
         if new or values or gone:
+            said = new | {name: values[each] for name, each in args.items() if each in values}
+            words = [f"{name}={self._code(said[name])}" for name in settings if name in said]
+            words += [f"no {each.keyword.value}" for each in gone if each.keyword]
+            self.edits.append(f"{wanted.place}: {self._code(call.func)}(..., {', '.join(words)})")
             self._changed[call] = _with_arguments(call, kept, new, self._positions[call].start.column)
 
     @staticmethod
@@ -451,32 +467,32 @@ class _File:
         bases = [self._name(each.value).rpartition(".")[2] for each in around[-1].bases]
         return next((f"--{RECEIVERS[each]}.{name}" for each in bases if each in RECEIVERS), None)
 
-    def set_precision(self) -> Iterator[str]:
-        """Have the trainers of this file compute in bf16, and yield their names."""
-        for call in self._calls:
-            name = self._name(call.func)
-            if name not in FLAGS:
-                continue
-            flag, value = FLAGS[name]
+    def set_precision(self) -> Iterator[cst.Call]:
+        """Have the trainers of this file compute in bf16, and yield their calls."""
+        for call in (each for each in self._calls if self._name(each.func) in FLAGS):
+            flag, value = FLAGS[self._name(call.func)]
             known, expression = cast("cst.Call", self._changed.get(call, call)), cst.parse_expression(value)
             own = [each for each in known.args if each.keyword and each.keyword.value == flag]
             args = [each.with_changes(value=expression) if each in own else each for each in known.args]
             new = {} if own else {flag: expression}
             self._changed[call] = _with_arguments(known, args, new, self._positions[call].start.column)
-            yield name
+            self.edits.append(f"{self._name_of_file}:{self._line(call)}: {self._code(call.func)}(..., {flag}={value})")
+            yield call
 
-    def set_threads(self, threads: int | None, name: str) -> Iterator[str]:
+    def set_threads(self, threads: int | None) -> Iterator[str]:
         """Set the number of threads before torch is imported; yield what that leaves to the user."""
         own = [call for call in self._calls if self._name(call.func) == "torch.set_num_threads"]
         if own:
             literals = [_literal(call.args[0].value) for call in own if call.args]
             if literals != [threads]:
                 lines = ", ".join(str(self._line(call)) for call in own)
-                yield f"{name}:{lines}: sets the number of threads itself: make it {threads}, as measured"
+                yield f"{self._name_of_file}:{lines}: sets the number of threads itself: make it {threads}, as measured"
             return
         if any(isinstance(node, cst.SimpleString) and THREAD_VARIABLES[0] in node.value for node in self._positions):
-            yield f"{name} sets {THREAD_VARIABLES[0]} itself: make it {threads}, as measured"
+            yield f"{self._name_of_file} sets {THREAD_VARIABLES[0]} itself: make it {threads}, as measured"
             return
+        kept = f"{THREAD_VARIABLES[0]}={threads} before torch is imported"
+        self.edits.append(f"{self._name_of_file}: {kept}, without which the rate does not hold")
         names = " = ".join(f'os.environ["{variable}"]' for variable in THREAD_VARIABLES[:2])
         self._first_lines = ["import os", f'{names} = "{threads}"  # before torch is imported, as measured']
 

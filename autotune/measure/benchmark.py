@@ -11,6 +11,7 @@ from statistics import fmean
 from torch.utils.data import IterableDataset
 
 from autotune.config import Config
+from autotune.limits import percent
 from autotune.machine.host import inspect_host
 from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import Device
@@ -53,7 +54,7 @@ def measure(
         run.advance(1)
         memory, retries = sample_memory(stream.produced, known), device.allocator_retries
         before = snapshot(job=group.job, gpu=device.gpu)
-        run.settle()
+        run.wait_for_steady_stock()
         window = run.fill()
         ended = snapshot(job=group.job, gpu=device.gpu)
         conditions = conditions_between(before, ended, run.gpu)
@@ -193,15 +194,11 @@ def _epoch_cost(samples: int | None, run: TimedRun, window: Window, summary: Win
 def window_notes(summary: WindowSummary) -> Iterator[str]:
     """Yield the notes on the steps."""
     if summary.early_share > UNCREDITED:
-        yield (
-            f"{summary.early_share:.0%} of the batches were built before the measured window and are not counted: "
-            "the queue was still draining"
-        )
+        built = f"{percent(summary.early_share)} of the batches were built before the measured window"
+        yield f"{built} and are not counted: the queue was still draining"
     if summary.early_share < -UNCREDITED:
-        yield (
-            f"{-summary.early_share:.0%} more batches are counted than training used: workers built them while "
-            "training waited for others"
-        )
+        counted = f"{percent(-summary.early_share)} more batches are counted than training used"
+        yield f"{counted}: workers built them while training waited for others"
     if not summary.is_steady:
         yield "step times never settled within the measured window"
 
@@ -226,7 +223,7 @@ def loader_notes(loader: BatchStream, config: Config, in_flight: int) -> Iterato
         yield "the dataset's set_epoch does not reach persistent workers: each keeps its own copy of the dataset"
     if loader.unique_share < 1:
         ranks = "" if config.ranks == 1 else "ranks or "
-        counted = f"only {loader.unique_share:.0%} of the samples are counted"
+        counted = f"only {percent(loader.unique_share)} of the samples are counted"
         yield f"{counted}: the {ranks}workers yield the same ones; {to_divide(config.ranks)}"
 
 
@@ -244,12 +241,11 @@ def growth_notes(kept: int, samples: int, limit: int) -> Iterator[str]:
 def machine_notes(conditions: Conditions) -> Iterator[str]:
     """Yield the notes on the machine."""
     if conditions.is_throttled:
-        yield (
-            f"the CPU quota stopped processes for {conditions.throttled_share:.0%} of the time: "
-            "fewer workers or threads may be faster"
-        )
+        stopped = f"the CPU quota stopped processes for {percent(conditions.throttled_share or 0.0)} of the time"
+        yield f"{stopped}: fewer workers or threads may be faster"
     if conditions.page_cache in ("cold", "mixed"):
-        yield f"{conditions.storage_share:.0%} of the bytes read came from storage; later epochs may read it faster"
+        share = percent(conditions.storage_share or 0.0)
+        yield f"{share} of the bytes read came from storage; later epochs may read it faster"
     if (conditions.worker_threads or 1) > 1:
         yield (
             f"each loader worker computes in {conditions.worker_threads} threads: {ONE_THREAD}, or more workers only "

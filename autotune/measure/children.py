@@ -22,7 +22,7 @@ TRAINS = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 """Signal by which a child tells that it would train."""
 
 
-WAYS_OUT = {
+REMEDIES = {
     "notebook_launcher": "call the function itself, in place of notebook_launcher",
     "spawn": "call the function itself, as rank 0 of 1 or as torchrun does, in place of torch.multiprocessing.spawn",
     "heed": "run the script that it starts, with the arguments that it passes",
@@ -30,11 +30,11 @@ WAYS_OUT = {
 """What to do where a function starts processes, by its name; the last one hears of programs that are started."""
 
 
-def way_out(inside: Sequence[str]) -> str:
+def remedy(inside: Sequence[str]) -> str:
     """Return what to do about children that train, by the functions of packages that have started them."""
     if "lightning" in sys.modules or "pytorch_lightning" in sys.modules:
         return "pass --ranks N for the N devices of the Trainer"
-    known = (way for name, way in WAYS_OUT.items() if name in inside)
+    known = (each for name, each in REMEDIES.items() if name in inside)
     return f"{next(known, 'train in one process')}; --ranks N measures it in N ranks"
 
 

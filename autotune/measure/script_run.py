@@ -19,7 +19,7 @@ import torch
 from greenlet import getcurrent, greenlet
 
 from autotune.errors import UserCodeError
-from autotune.measure.children import TRAINS, refuse_training_children, tell, way_out
+from autotune.measure.children import TRAINS, refuse_training_children, remedy, tell
 from autotune.measure.failures import is_known, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import of_rank
@@ -75,7 +75,7 @@ class ScriptRun:
         builtins.input = ask_nobody
         if self.hold is not None:
             refuse_large(self._refuse_large)
-        are_held = self.hold is None or self.hold.way != "python"
+        are_held = self.hold is None or self.hold.means != "python"
         refuse_training_children(str(self._file), self.source.module, self._refuse_children, are_held=are_held)
         sys.path.insert(0, str(self._folder))
 
@@ -208,7 +208,7 @@ class ScriptRun:
     def _refuse_children(self) -> NoReturn:
         """Refuse the script, which is about to train in another process."""
         place, inside = place_of(sys._getframe(1), self.source)
-        self._refuse(f"{place} trains in child processes, which are not measured: {way_out(inside)}")
+        self._refuse(f"{place} trains in child processes, which are not measured: {remedy(inside)}")
 
 
 @dataclass(frozen=True, slots=True)

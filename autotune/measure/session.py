@@ -8,19 +8,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config, StepKey
 from autotune.encoding import to_json
 from autotune.errors import ScriptEndsError, UsageError
-from autotune.limits import format_size
+from autotune.limits import format_size, percent
 from autotune.machine.host import inspect_host, oom_kills
 from autotune.measure.failures import classify
 from autotune.measure.rank_group import ALONE, RankGroup, as_one, share_of
 from autotune.measure.rank_launch import raise_failure
 from autotune.outcome import Outcome
-from autotune.records import Attempt, Measurement, Request
+from autotune.records import Attempt, Measurement, Request, ScriptFacts
 from autotune.workload import Workload
 
 if TYPE_CHECKING:
@@ -81,10 +80,10 @@ class Session:
                 fingerprint=run.fingerprint(facts.fingerprint),
                 epoch_samples=sum(count or 0 for count in samples) if all(samples) else None,
                 amp_modes=_modes(optimizers.precision, facts.amp_modes),
-                loader_call=origin.call_to_change(Path(run.source.root)),
+                loader_call=origin.call,
                 loader_site=origin.key,
                 loop=run.source.loop,
-                other_loader_calls=tuple(each.call_to_change(Path(run.source.root)) for each in beside),
+                other_loader_calls=tuple(each.call for each in beside),
                 other_loader_sites=tuple(each.key for each in beside),
                 sites_of_ranks=tuple(sites) if len(set(sites)) > 1 else (),
                 shared_lines=loaders.shared_lines,
@@ -100,30 +99,27 @@ class Session:
         return samples_of_batches(self._whole, self._num_workers)
 
     def script(self) -> dict[str, Any] | None:
-        """Describe the script that trains: where its loader is made, and its settings; ``None`` without a script."""
+        """Describe the script that trains; ``None`` without a script."""
         if self._script is None:
             return None
-        loaders, hold = self._script.loaders, self._script.run.hold
+        loaders, run = self._script.loaders, self._script.run
+        way = run.hold.means if run.hold else None
         existing = loaders.existing()
         own = {} if self._batch_samples is None else {"batch_size": self._batch_samples}
-        present, fixed = (
-            {**existing.present, **own, "amp": self._script.optimizers.precision},
-            {**existing.fixed, **own},
+        facts = ScriptFacts(
+            present=Config(**{**existing.present, **own, "amp": self._script.optimizers.precision}),
+            is_batch_fixed=bool(own or existing.fixed or loaders.beside),
+            sites=tuple(self._group.gather(loaders.own_site.key)),
+            origins=tuple(each.key for each in (loaders.origin, *loaders.origins_beside)),
+            device=str(self._device.torch_device),
+            batches=loaders.batches,
+            missing=loaders.missing,
+            earlier=loaders.earlier,
+            beside=tuple(loaders.beside.items()),
+            told=tuple(run.source.told(loaders.loop, loaders.kept, way)),
+            holds=way,
         )
-        return {
-            "site": loaders.own_site.key,
-            "sites_of_ranks": self._group.gather(loaders.own_site.key),
-            "device": str(self._device.torch_device),
-            "present": present,
-            "fixed": {**fixed, **({"batch_size": present["batch_size"]} if loaders.beside else {})},
-            "beside": loaders.beside,
-            "holds": hold.way if hold else None,
-            "batches": loaders.batches,
-            "missing": loaders.missing,
-            "earlier": loaders.earlier,
-            "loop": loaders.loop,
-            "kept": loaders.kept,
-        }
+        return to_json(facts)
 
     def measure(self, config: Config, request: Request, room: Sequence[int] = ()) -> Attempt:
         """Measure one configuration, or one part of it; a failure becomes an outcome.
@@ -148,7 +144,7 @@ class Session:
             attempt = Attempt(outcome=outcome, message=message, details=details)
             if self._group.size == 1:
                 return attempt
-            message = f"rank {self._group.rank} of {self._group.size}: {message}{_way_out(error)}"
+            message = f"rank {self._group.rank} of {self._group.size}: {message}{_remedy(error)}"
             raise_failure(to_json(replace(attempt, message=message)), error)
         found = self._group.gather(attempt)
         if any(each.outcome is Outcome.SUSPECT for each in found):
@@ -178,7 +174,7 @@ class Session:
 
         place = begin_anywhere(request.seed or 0)
         trace = look_at_loader(self._workload, config, self._device, request.seconds, place)
-        message = f"others took {trace.taken_share:.0%} of the CPUs meanwhile" if trace.taken_share else ""
+        message = f"others took {percent(trace.taken_share)} of the CPUs meanwhile" if trace.taken_share else ""
         return Attempt(outcome=Outcome.SUSPECT if message else Outcome.OK, payload=trace, message=message)
 
     def _look_at_step(self, config: Config, request: Request) -> Attempt:
@@ -276,8 +272,8 @@ def _modes(own: str, fast: Sequence[str]) -> tuple[str, ...]:
     return ("off", own) if own != "off" else tuple(mode for mode in fast if mode != "fp16")
 
 
-def _way_out(error: Exception) -> str:
-    """Return the way out where DistributedDataParallel asks for an argument of its own."""
+def _remedy(error: Exception) -> str:
+    """Return the remedy where DistributedDataParallel asks for an argument of its own."""
     return f"; {UNUSED}" if "find_unused_parameters" in str(error) else ""
 
 

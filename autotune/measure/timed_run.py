@@ -148,7 +148,7 @@ class TimedRun:
             log.passed.append(self.device.passed)
             self._note_ends(self._ahead)
 
-    def settle(self) -> None:
+    def wait_for_steady_stock(self) -> None:
         """Run until the inventory of ready batches stands still, or every place in the queue was used twice.
 
         Where batches are to come again, they do so after that.
@@ -174,7 +174,7 @@ class TimedRun:
             self.advance(steps)
             if not steps:
                 if not self._group.decide(self._epoch_lasts, self._most_seconds):
-                    self.settle()
+                    self.wait_for_steady_stock()
                 window = self._open(self._most_seconds)
         self.last = len(self.log.marks)
         self.gpu = self.device.gpu.read() if self.device.gpu else None

@@ -41,7 +41,7 @@ PATHS = re.compile(r"""'([^'\0]+)'|"([^"\0]+)"|([^\s'"\0]*[/.][^\s'"\0]*)""")
 """Parts of a message that may be paths."""
 BETWEEN = re.compile(r"""[\s='"`()<>|&;]+""")
 """Characters between the words of a command."""
-Way = Literal["layer", "kernel", "older kernel", "python"]
+Means = Literal["layer", "kernel", "older kernel", "python"]
 """How writes are held: by a layer, by copies and a kernel with all rights or some, by copies of Python alone."""
 
 
@@ -49,7 +49,7 @@ Way = Literal["layer", "kernel", "older kernel", "python"]
 class Hold:
     """The writes of a script, held."""
 
-    way: Way
+    means: Means
     """How they are held."""
     layers: Layers = field(default_factory=Layers)
     """The layers that take them, if any."""
@@ -96,7 +96,7 @@ class Hold:
     def _refused(self, error: BaseException) -> str | None:
         """Return where a script may write, if the kernel has refused a write."""
         is_refusal = isinstance(error, OSError) and error.errno in REFUSALS
-        if self.way == "python" or not (is_refusal or any(sign in str(error).lower() for sign in SIGNS)):
+        if self.means == "python" or not (is_refusal or any(sign in str(error).lower() for sign in SIGNS)):
             return None
         if getattr(error, "errno", None) == errno.EOVERFLOW:
             rule = "It belongs to another user or group, or its folder does, and no layer holds writes to it"
@@ -144,10 +144,10 @@ def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Pa
         (folder / "copies").mkdir()
         copies = Copies(str(folder / "copies"), [*layers.folders, scratch, "/proc"])
         copies.install()
-    return Hold("layer" if layers.folders else way_of_kernel(version), layers, copies, temporary)
+    return Hold("layer" if layers.folders else means_of_kernel(version), layers, copies, temporary)
 
 
-def way_of_kernel(version: int) -> Way:
+def means_of_kernel(version: int) -> Means:
     """Return how writes are held beside copies by a version of Landlock."""
     return "kernel" if version >= WHOLE else "older kernel" if version else "python"
 

@@ -1,1 +1,1 @@
-"""Pure renderings of what was measured: they read records and return text, and print nothing."""
+"""Results in words, tables, charts and pages; only ``terminal`` prints."""

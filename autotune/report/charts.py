@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import altair as alt
 from pandas import DataFrame
 
+from autotune.limits import percent
 from autotune.report.memory import fits, peak_bytes, room_of, sound
 from autotune.report.text import (
     LEAST_SHARE,
@@ -73,10 +74,13 @@ NEAR = 3.0
 """A memory limit above so many times the largest peak is not drawn."""
 
 
-def charts_of(study: StudyRecord) -> dict[str, alt.LayerChart]:
-    """Charts that a study has numbers for, by name."""
-    drawn = {name: draw(study) for name, draw in CHARTS.items()}
-    return {name: chart for name, chart in drawn.items() if chart is not None}
+def charts_of(study: StudyRecord, *names: str) -> dict[str, alt.LayerChart]:
+    """Charts of these names, or of all, that a study has numbers for."""
+    drawn = {name: CHARTS[name][1](study) for name in names or CHARTS}
+    found = {name: chart for name, chart in drawn.items() if chart is not None}
+    for name, chart in found.items():
+        chart.title.text = CHARTS[name][0]
+    return found
 
 
 def time_chart(study: StudyRecord) -> alt.LayerChart | None:
@@ -88,10 +92,10 @@ def time_chart(study: StudyRecord) -> alt.LayerChart | None:
         parts = {TIME_PARTS[part]: 1e6 * seconds for part, seconds in time_parts(measured).items()}
         total = sum(parts.values())
         for order, (part, time) in enumerate(parts.items()):
-            text = f"{name}: {part} {rate_text(time)} µs a sample, {100 * time / total:.0f} %"
+            text = f"{name}: {part} {rate_text(time)} µs a sample, {percent(time / total)}"
             rows.append((part, name, time, text, order, time / total))
         longest = max(parts, key=lambda part: parts[part])
-        most = f"{longest} ({100 * parts[longest] / total:.0f} %)"
+        most = f"{longest} ({percent(parts[longest] / total)})"
         said.append(f"{name.capitalize()}: a sample takes {rate_text(total)} µs, most of it {most}.")
     frame = DataFrame(rows, columns=["what", "configuration", unit, DETAILS, "order", "share"])
     frame = frame[frame.groupby("what")["share"].transform("max") >= LEAST_SHARE].drop(columns="share")
@@ -99,7 +103,7 @@ def time_chart(study: StudyRecord) -> alt.LayerChart | None:
     colour = alt.Color("what:N", **_legend(frame, colours))
     base = alt.Chart().encode(x=f"{unit}:Q", y=_rows(frame, "configuration"), color=colour, order="order:Q")
     bars = base.mark_bar(height=alt.RelativeBandSize(0.6)).encode(tooltip=f"{DETAILS}:N")
-    return _chart(frame, bars, title="Where the time goes", summary=" ".join(said), rows=len(said))
+    return _chart(frame, bars, summary=" ".join(said), rows=len(said))
 
 
 def confirmation_chart(study: StudyRecord) -> alt.LayerChart | None:
@@ -120,7 +124,6 @@ def confirmation_chart(study: StudyRecord) -> alt.LayerChart | None:
         *([spread.encode(x=alt.X("from:Q", title=unit), x2="to:Q")] if frame["from"].notna().any() else []),
         points,
         *_mark("x", 1.0, "as fast", middle=frame[unit].mean()),
-        title="Is it proven?",
         summary=(
             "Each finalist beside the baseline, in fresh processes, in random order. A gain is claimed where it is at "
             "least 2 % and the whole interval lies right of 1. "
@@ -190,7 +193,6 @@ def batch_size_chart(study: StudyRecord) -> alt.LayerChart | None:
     return _chart(
         frame,
         *_lines_and_points(frame, sorted({step.batch_size for step in steps}), colours, dash),
-        title="Rate by batch size",
         key=" · ".join((key, *left_out)),
         summary=" ".join(said),
     )
@@ -246,7 +248,6 @@ def loader_chart(study: StudyRecord) -> alt.LayerChart | None:
         frame,
         *_lines_and_points(frame, counts, colours, dash),
         *_mark("y", result.measurement.ceiling_samples_per_second, "the step alone"),
-        title="Rate by workers and prefetch factor",
         key="with the answer's step · lines: expected, by what was learned · points: measured",
         summary=f"The most is expected of {best.num_workers} workers: {rate_text(best.rate)} samples/s.",
     )
@@ -302,25 +303,21 @@ def memory_chart(study: StudyRecord) -> alt.LayerChart | None:
         layers.insert(0, base.transform_filter(alt.datum.what == FRONT).mark_line())
     if room <= NEAR * largest:
         layers.extend(_mark("x", room / GIBIBYTE, word, middle=max(room, largest) / GIBIBYTE / 2))
-    return _chart(frame, *layers, title="Rate by peak memory", summary=summary)
+    return _chart(frame, *layers, summary=summary)
 
 
 def _trial_text(trial: Trial) -> str:
-    found = (
-        str(trial.outcome) if trial.rate is None else f"{rate_text(trial.rate)} samples/s, {gib(peak_bytes(trial))} GiB"
-    )
+    found = trial.outcome if trial.rate is None else f"{rate_text(trial.rate)} samples/s, {gib(peak_bytes(trial))} GiB"
     return f"trial {trial.number}: {config_text(trial.config)}: {found}"
 
 
-def _chart(
-    frame: DataFrame, *layers: alt.Chart, title: str, summary: str, key: str = "", rows: int = 0
-) -> alt.LayerChart:
-    """Layers over one table, with a title and a description; transparent, so that it suits light and dark pages."""
+def _chart(frame: DataFrame, *layers: alt.Chart, summary: str, key: str = "", rows: int = 0) -> alt.LayerChart:
+    """Layers over one table, with a description; transparent, so that it suits light and dark pages."""
     meaning = sentence(key[:1].upper() + key[1:]).replace(" · ", "; ") + " " if key else ""
     return alt.LayerChart(
         layer=layers,
         data=frame,
-        title=alt.Title(title, subtitle=key),
+        title=alt.Title(text="", subtitle=key),
         description=meaning + summary,
         width="container",
         height=ROW_HEIGHT * rows or HEIGHT,
@@ -351,9 +348,10 @@ def _mark(axis: Literal["x", "y"], at: float, text: str, middle: float = math.in
 
 
 CHARTS = {
-    "time": time_chart,
-    "confirmation": confirmation_chart,
-    "batch-size": batch_size_chart,
-    "loader": loader_chart,
-    "memory": memory_chart,
+    "time": ("Where the time goes", time_chart),
+    "confirmation": ("Is it proven?", confirmation_chart),
+    "batch-size": ("Rate by batch size", batch_size_chart),
+    "loader": ("Rate by workers and prefetch factor", loader_chart),
+    "memory": ("Rate by peak memory", memory_chart),
 }
+"""Title and drawing of each chart, by its name."""

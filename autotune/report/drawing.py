@@ -40,11 +40,11 @@ def require_drawing() -> None:
 def plot(name: str, result: Answer) -> altair.LayerChart:
     """Return the chart of a result with this name; raises ``UsageError`` as ``Result.plot`` does."""
     require_drawing()
-    from autotune.report.charts import CHARTS
+    from autotune.report.charts import CHARTS, charts_of
 
     if name not in CHARTS:
         raise UsageError(f"plot {name!r}; allowed: {', '.join(CHARTS)}")
-    chart = CHARTS[name](StudyRecord.of(result))
+    chart = charts_of(StudyRecord.of(result), name).get(name)
     if chart is None:
         raise UsageError(f"there is nothing to plot: nothing is known of {name.replace('-', ' ')} here")
     return chart

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from autotune.configfile import document_text
-from autotune.limits import format_duration
+from autotune.limits import format_duration, percent
 from autotune.output import GENERATOR, write_file
 from autotune.report.drawing import missing_for_charts, vega_script
 from autotune.report.memory import fastest_so_far
@@ -48,6 +48,7 @@ from autotune.report.text import (
     verdict_title,
 )
 from autotune.result import StudyRecord, Verdict
+from autotune.settings import SETTINGS
 
 if TYPE_CHECKING:
     from autotune.records import Trial
@@ -65,15 +66,7 @@ SHOWN = {
     "samples_per_second": "samples/s",
     "predicted_samples_per_second": "expected",
     "bound_samples_per_second": "at most",
-    "batch_size": "batch",
-    "num_workers": "workers",
-    "prefetch_factor": "prefetch",
-    "pin_memory": "pin",
-    "persistent_workers": "persistent",
-    "amp": "amp",
-    "accumulation_steps": "accumulate",
-    "options": "options",
-    "intra_op_threads": "threads",
+    **{field: each.heading for field, each in SETTINGS.items() if each.heading},
     "peak_memory_bytes": "memory, GiB",
     "data_wait_seconds": "waiting, %",
     "trial_seconds": "took, s",
@@ -307,8 +300,8 @@ def _tiles(result: Answer) -> Iterator[_Tile]:
     own = own_gain_text(result).replace(" %", "\N{NO-BREAK SPACE}%")
     yield _Tile("a perfect data loader would gain", own, other_steps_text(result))
     if after.device_idle_share is not None:
-        was = f"was {100 * (before.device_idle_share or 0.0):.0f} %" if changes else ""
-        yield _Tile("accelerator idle", f"{100 * after.device_idle_share:.0f} %", was)
+        was = f"was {percent(before.device_idle_share or 0.0)}" if changes else ""
+        yield _Tile("accelerator idle", percent(after.device_idle_share), was)
     if result.bottleneck:
         yield _Tile("limited by", result.bottleneck.replace("_", " "))
 

@@ -1,6 +1,6 @@
 """A run as text for a terminal: a trial, the moment, and the result.
 
-Every function returns text or a rich renderable and prints nothing; rates are samples per second.
+Only ``say`` and the displays of progress print; rates are samples per second.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import io
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from statistics import fmean
 from typing import TYPE_CHECKING, Self
@@ -23,16 +22,13 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.config import beginning_text
-from autotune.exports.transformers import OF_TRAINER
-from autotune.limits import format_duration
+from autotune.limits import format_duration, percent
 from autotune.outcome import Outcome
-from autotune.records import NET, OF_NET, ON_COMMAND_LINE
 from autotune.report.text import (
     COMMAND,
     RATE,
     TIMES,
     Comparison,
-    alone,
     alternative_text,
     answer_text,
     before_after,
@@ -43,6 +39,7 @@ from autotune.report.text import (
     counted,
     gibibytes_text,
     in_python,
+    one_configuration,
     outcomes_text,
     printable,
     rate_text,
@@ -106,7 +103,7 @@ def probe_line(probe: Probe) -> Text:
     """Return a probe and its figures on one line."""
     line = Text("  · ", style="dim")
     again = ", looked at again" if probe.again else ""
-    taken = f"; others took {probe.taken_share:.0%} meanwhile" if probe.taken_share else ""
+    taken = f"; others took {percent(probe.taken_share)} meanwhile" if probe.taken_share else ""
     style = "yellow" if probe.taken_share else ""
     if loader := probe.attempt.loader:
         build = 1000 * fmean(loader.build_seconds)
@@ -205,7 +202,6 @@ def _verdict(result: Answer, words: Callable[[str], str] = str) -> Iterator[Text
         yield Text(words(change), style="yellow")
     if other := alternative_text(result):
         yield Text(words(other))
-    yield from (Text(f"Change:  {change}") for change in changes(result))
 
 
 def ending(result: Answer, path: str | None = None, study: Sequence[str] = (), script: Sequence[str] = ()) -> Group:
@@ -216,10 +212,10 @@ def ending(result: Answer, path: str | None = None, study: Sequence[str] = (), s
     """
     lines = [*_verdict(result)]
     if script and result.facts.loader_call and result.config != result.baseline:
-        from autotune.exports.patch import BY_OPTION, patch_of  # takes a while to import
+        from autotune.exports.patch import patch_of  # takes a while to import
 
-        remarks = patch_of(result.config, Script.of(script)).remarks
-        lines += [Text(f"Change:  {each}") for each in remarks if BY_OPTION in each]
+        patch = patch_of(result.config, Script.of(script))
+        lines += [Text(f"Change:  {each}") for each in (*patch.edits, *patch.remarks)]
     if path:
         lines.append(Text(f"Written: {path}"))
     if path and result.config != result.baseline:
@@ -230,40 +226,6 @@ def ending(result: Answer, path: str | None = None, study: Sequence[str] = (), s
     if study:
         lines.append(Text(f"See it:  {COMMAND} report {shlex.join(study)}"))
     return Group(*lines)
-
-
-def changes(result: Answer) -> list[str]:
-    """Return the lines of a script to change, with their new settings, and the threads."""
-    before, after = result.baseline.dataloader_kwargs(), result.config.dataloader_kwargs()
-    changed = {name: value for name, value in after.items() if before.get(name, False) != value}
-    facts, found = result.facts, list[str]()
-    for line in (facts.loader_call, *facts.other_loader_calls):
-        if not changed or line is None:
-            continue
-        place, _, call = line.rpartition(": ")
-        is_trainer = call in ("TrainingArguments", ON_COMMAND_LINE)
-        own = OF_NET if call == NET else ""
-        settings = {OF_TRAINER[name] if is_trainer else own + name: value for name, value in changed.items()}
-        words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
-        if call == ON_COMMAND_LINE:
-            words = " ".join(f"--{name} {value}" for name, value in settings.items())
-            found.append(f"{place}: {words} on the command line")
-        elif call in ("TrainingArguments", "DataLoader", NET):
-            found.append(f"{line}(..., {words})")
-        else:
-            found.append(f"{line}(...) makes the DataLoader: it gets {words} by its own names")
-    if changed and facts.loader_call and result.config.ranks > 1:
-        found.append(f"each of {result.config.ranks} ranks has these settings: {result.config.launcher}")
-    threads = result.config.intra_op_threads
-    if facts.loader_call and threads != result.baseline.intra_op_threads:
-        found.append(f"OMP_NUM_THREADS={threads} in the environment, without which the rate does not hold")
-    if facts.autocast_call and result.config.amp != result.baseline.amp:
-        found.append(f"{facts.autocast_call}: train without autocast")
-    elif facts.loader_call and result.config.amp == "bf16":
-        kind = facts.device.partition(":")[0]
-        flags = 'Lightning precision="bf16-mixed", Transformers bf16=True, Accelerate mixed_precision="bf16"'
-        found.append(f'torch.autocast("{kind}", dtype=torch.bfloat16) around the forward, its output .float(); {flags}')
-    return found
 
 
 def script_text(facts: WorkloadFacts, present: Config, *, is_fixed: bool) -> str:
@@ -386,7 +348,7 @@ def diagnosis_report(diagnosis: Diagnosis) -> Group:
     limits = [finding for finding in diagnosis.findings if finding.is_limit]
     besides = [finding for finding in diagnosis.findings if not finding.is_limit]
     return Group(
-        comparison_table(alone(diagnosis.config, diagnosis.measurement)),
+        comparison_table(one_configuration(diagnosis.config, diagnosis.measurement)),
         Text(),
         *_section("What limits training", limits),
         *_section("Worth knowing", besides),

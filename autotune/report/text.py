@@ -12,10 +12,10 @@ from textwrap import indent
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.config import OF_WORKERS, beginning_text, change_of_training, learning_rate_advice
-from autotune.limits import format_duration, format_size
+from autotune.limits import format_duration, format_size, percent
 from autotune.notes import busy_text
 from autotune.outcome import Outcome
-from autotune.result import Verdict, percent_above
+from autotune.result import Verdict, verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +101,7 @@ def before_after(result: Answer) -> Comparison:
     return _side_by_side(columns, (was, rate)[-len(columns) :])
 
 
-def alone(config: Config, measurement: Measurement) -> Comparison:
+def one_configuration(config: Config, measurement: Measurement) -> Comparison:
     """Return one configuration with the rate of its step on a batch in memory."""
     rate = _rate_with_interval(measurement.samples_per_second, measurement.ci95)
     columns, rows = _side_by_side({"your configuration": (config, measurement)}, (rate,))
@@ -120,7 +120,7 @@ def _side_by_side(columns: Mapping[str, tuple[Config, Measurement]], rates: tupl
     for part, heading in TIME_PARTS.items():
         shares = tuple(each[part] / total if total else 0.0 for each, total in zip(parts, totals, strict=True))
         if max(shares) >= LEAST_SHARE:
-            rows.append(Row(f"  {heading}", tuple(f"{100 * share:>3.0f} %" for share in shares), shares))
+            rows.append(Row(f"  {heading}", tuple(f"{percent(share):>5}" for share in shares), shares))
     return Comparison(tuple(columns), tuple(rows))
 
 
@@ -178,7 +178,7 @@ def _slowest_rank_text(measurement: Measurement) -> str:
     slowest = measurement.slowest_rank
     if slowest is None:
         return ""
-    return f"{slowest.rank} of {len(measurement.ranks)}, spread {100 * (measurement.rank_spread or 0.0):.0f} %"
+    return f"{slowest.rank} of {len(measurement.ranks)}, spread {percent(measurement.rank_spread or 0.0)}"
 
 
 def gibibytes_text(count: float) -> str:
@@ -208,7 +208,7 @@ def remaining_gain_text(result: Answer) -> str:
 def own_gain_text(result: Answer) -> str:
     """Return the most that the answer's step would gain from a perfect data loader."""
     own, used, all_ = _own_gain(result), result.config.intra_op_threads, result.facts.intra_op_threads
-    gain = f"at most {100 * own:.0f} %" if own < MANY_TIMES else f"at most {own:,.0f} times"
+    gain = f"at most {percent(own)}" if own < MANY_TIMES else f"at most {own:,.0f} times"
     leaves_some = result.facts.device == "cpu" and result.config.num_workers and used is not None and used < all_
     return f"{gain} with {used} of {all_} threads" if leaves_some else gain
 
@@ -221,7 +221,7 @@ def other_steps_text(result: Answer) -> str:
     ceilings = [step.ceiling for step in result.landscape.steps if not step.refusal] if result.landscape else []
     is_known = gain < MANY_TIMES and (1 + gain) * result.samples_per_second < UNSURE * max(ceilings, default=math.inf)
     other = f"with another {_other_steps(result)}"
-    return f"{other} at most {100 * gain:.0f} %" if is_known else f"{other} the limit is unknown"
+    return f"{other} at most {percent(gain)}" if is_known else f"{other} the limit is unknown"
 
 
 def _own_gain(result: Answer) -> float:
@@ -274,7 +274,7 @@ def verdict_title(result: Answer) -> str:
     if result.verdict is Verdict.FASTER:
         return f"{result.speedup:.2f} times the samples a second{_cost_text(result)}"
     if result.verdict is Verdict.NO_GAIN:
-        return f"No gain above {percent_above(result.most_gain or 0.0)} %"
+        return capital(verdict_text(result.verdict, result.most_gain))
     if result.config == result.baseline:
         return "Undecided"
     about = f"{result.speedup:.2f}" if result.speedup < LEAST_TIMES else f"{result.speedup:.2g}"
@@ -332,7 +332,7 @@ def _best_text(result: Answer) -> str:
     best = result.likeliest
     if best is None:
         return "Nothing was compared with them"
-    name, rounds = f"The best alternative, {config_text(best.config)},", len(best.ratios)
+    name, rounds = f"The best other configuration, {config_text(best.config)},", len(best.ratios)
     if best.interval is None:
         made = {trial.round for trial in result.history if trial.kind == "confirm" and trial.config == best.config}
         why = "that nobody disturbed" if len(made) > rounds else "that there was time for"
@@ -363,7 +363,7 @@ def _few_rounds_text(ratios: Sequence[float]) -> str:
 
 def cause_text(finding: Finding) -> str:
     """Return a cause with its share of the time and its description."""
-    share = "" if finding.share is None else f" ({100 * finding.share:.0f} % of the time)"
+    share = "" if finding.share is None else f" ({percent(finding.share)} of the time)"
     return f"{finding.cause.replace('_', ' ')}{share}: {finding.what}"
 
 
@@ -534,7 +534,7 @@ def tried_line(tried: TriedOption, is_used: bool) -> str:
     if tried.gain is None:
         return f"{tried.option}: {tried.message.removeprefix(f'{tried.option} ')}."
     pace = "faster" if tried.gain >= 0 else "slower"
-    found = f"{tried.option}: the step alone is {100 * abs(tried.gain):.0f} % {pace}{_memory_text(tried)}"
+    found = f"{tried.option}: the step alone is {percent(abs(tried.gain))} {pace}{_memory_text(tried)}"
     if not tried.kept:
         return f"{found}; left out: {tried.message}."
     if not is_used:

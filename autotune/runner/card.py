@@ -31,16 +31,16 @@ class Cards:
     ) -> None:
         self._gpus, self._clock, self._sleep = gpus, clock, sleep
         self._before: int | None = None
-        self.is_spoilt = False
+        self.was_killed = False
         """Whether the last session was killed: the driver may still hold its memory."""
 
     def prepare(self) -> None:
         """Wait before a session is opened, until the memory of one that was killed is back."""
         end, used = self._clock() + PATIENCE, self._used()
-        while self.is_spoilt and _is_more(used, self._before) and self._clock() < end:
+        while self.was_killed and _is_more(used, self._before) and self._clock() < end:
             self._sleep(NAP)
             used = self._used()
-        self._before, self.is_spoilt = used, False
+        self._before, self.was_killed = used, False
 
     def _used(self) -> int | None:
         """Return the memory in use on all cards; ``None`` where it is not known of one, or there is none."""

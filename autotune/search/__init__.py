@@ -1,4 +1,4 @@
-"""The parent's side of the process boundary: decides which configuration to measure."""
+"""The tuner's side of the process boundary: decides which configuration to measure."""
 
 import warnings
 

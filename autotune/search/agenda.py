@@ -13,7 +13,7 @@ from typing import Any
 
 from autotune.config import Config
 from autotune.errors import NothingFeasibleError
-from autotune.limits import GRACE, SHARE_GRACE, format_duration, longer_budget
+from autotune.limits import GRACE, SHARE_GRACE, format_duration, longer_budget, percent
 from autotune.outcome import Outcome
 from autotune.proof import Confirmation, Proof, Turn, finalists_for, follow, has_failed, has_time
 from autotune.records import Part, Request, Trial
@@ -35,7 +35,7 @@ PROOF_SHARE = 0.7
 PROBE_SHARE = 0.3
 """Share of the budget left after the baseline, after which no further probe is taken."""
 OPTIONS_SHARE = 0.15
-"""The addition to it where further options of the step may be used."""
+"""Share of the budget added to ``PROBE_SHARE`` where further options of the step may be used."""
 LEAST_LOOKS = 2
 """Looks without which nothing is proposed: at the loader and at the step."""
 FIRST_TRIALS = 3
@@ -62,7 +62,7 @@ LEEWAY, SECOND_LEEWAY = 1.5, 1.1
 """Ratios of the seconds that are kept for measurements to those that they took so far: before a gain is known, and for
 the answer for the other objective, whose rounds end in time by themselves."""
 MOST_RETAKEN = 12
-"""Most probes that are taken again for that."""
+"""Most probes repeated because others made them fail."""
 LITTLE = 0.1
 """Share of the budget that is as good as nothing."""
 PAIR = 2
@@ -356,7 +356,7 @@ class Agenda:
         if most is not None and len(begun) >= most:
             return Stop(Ending.TRIALS, f"all {most} trials that were asked for are done")
         if self.known.is_settled:
-            return Stop(Ending.COMPLETE, f"no setting that may vary gains {NOTHING_LEFT:.0%}")
+            return Stop(Ending.COMPLETE, f"no setting that may vary gains {percent(NOTHING_LEFT)}")
         if self.run.is_exhausted:
             return Stop(Ending.COMPLETE, "the sampler has nothing new to propose")
         if reason := None if known.candidate else reason_to_stop(known.forecast):

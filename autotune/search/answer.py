@@ -11,6 +11,7 @@ from typing import Any
 from autotune.config import Config, learning_rate_of
 from autotune.diagnosis.findings import Evidence, workers_text
 from autotune.diagnosis.limits import find
+from autotune.limits import percent
 from autotune.notes import (
     busy_text,
     cause_of_unevenness,
@@ -43,15 +44,15 @@ from autotune.stats import Interval
 LEAST_SAID = 0.01
 """The smallest gain that is ever said to be excluded."""
 BY_SCRIPT = "the batch of a script is kept unless it is asked for (--objective samples, or --batch-size 32..256)"
-NOT_EXPECTED = f"nothing is expected to gain more than {100 * GAIN:.0f} %"
+NOT_EXPECTED = f"nothing is expected to gain more than {percent(GAIN)}"
 OF_SCRIPT = "an epoch that is short enough to be measured whole"
 OF_FUNCTION = f"{OF_SCRIPT} (epoch_batches ends it earlier)"
 OR_ALONE = ", or one reader for all of it (--num-workers 0,1)"
 """The remedies where the rest of a stream may run at another rate than its beginning."""
 NO_TIME_FOR_LOSSES = "There was no time to compare the first losses with those of your settings."
+NO_TIME = "there was no time to prove an answer; give a larger --budget"
 LOSSES = 20
 """Losses of a script that are compared."""
-NO_TIME = "there was no time to prove an answer (give a larger --budget)"
 
 
 def answer(known: Known) -> Result:
@@ -405,7 +406,7 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         "workload": result.facts.fingerprint,
         "date": known.end.date,
         "autotune": host.versions.get("autotune", "unknown"),
-        **({"autocast": ADDED} if _adds_autocast(result) else {}),
+        **_autocast(result),
         **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
         **({"loop": result.facts.loop} if result.facts.loop else {}),
         **({"other_loaders": list(result.facts.other_loader_sites)} if result.facts.other_loader_sites else {}),
@@ -415,9 +416,12 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
     return replace(result, config=replace(result.config, measured=measured, made_on=made_on))
 
 
-def _adds_autocast(result: Result) -> bool:
-    """Return whether an answer has a precision that its script has no autocast for."""
-    return bool(result.facts.loader_site and not result.facts.autocast_call and result.config.amp != "off")
+def _autocast(result: Result) -> dict[str, str]:
+    """Return the autocast that an answer adds to its script, or the place of the one that it leaves out."""
+    facts, is_cast = result.facts, result.config.amp != "off"
+    if not facts.loader_site or is_cast == bool(facts.autocast_call):
+        return {}
+    return {"autocast": facts.autocast_call or ADDED}
 
 
 def _rounded(value: float) -> float:

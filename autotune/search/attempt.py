@@ -45,7 +45,7 @@ def require_numbers(attempt: Attempt) -> Measurement:
         return attempt.measurement
     if not (attempt.outcome.is_want_of_memory or attempt.outcome.is_for_now):
         raise UserCodeError(f"the baseline configuration fails: {attempt.message}", attempt.details)
-    way_out = "run it again" if attempt.outcome is Outcome.SUSPECT else SMALLER
+    remedy = "run it again" if attempt.outcome is Outcome.SUSPECT else SMALLER
     raise NothingFeasibleError(
-        f"the baseline configuration cannot be measured ({attempt.outcome}): {attempt.message}; {way_out}"
+        f"the baseline configuration cannot be measured ({attempt.outcome}): {attempt.message}; {remedy}"
     )

@@ -177,7 +177,7 @@ class Known:
     def noise(self) -> NoiseScale | str:
         """The noise scale of the gradients, or why it is not known."""
         if self.setup.facts.loader_site is not None:
-            return "the steps of a script are its own, and are not divided into small batches"
+            return "a script's step cannot be split into small batches"
         if (look := self.noise_look) is None:
             return "there was no time to measure the noise of the gradients"
         if look.attempt.noise is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autotune.config import Config
-from autotune.limits import format_size
+from autotune.limits import format_size, percent
 from autotune.outcome import Outcome
 from autotune.probes import ComputeProbe
 from autotune.records import Part
@@ -17,7 +17,7 @@ from autotune.result import TriedOption
 from autotune.search.observations import GAIN, Observations
 from autotune.search.space import Space
 
-NO_TIME = "there was no time to try it; give a larger --budget"
+UNTRIED = "there was no time to try it; give a larger --budget"
 
 
 def option_looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Config | None]]:
@@ -41,7 +41,7 @@ def tried_options(observations: Observations, space: Space) -> tuple[TriedOption
     """Return the outcome of each further option, in order."""
     pairs = list(_pairs(observations, space))[: len(space.options)]
     if not pairs:  # no step was timed
-        return tuple(TriedOption(option=option, kept=False, message=NO_TIME) for option in space.options)
+        return tuple(TriedOption(option=option, kept=False, message=UNTRIED) for option in space.options)
     return tuple(_tried(observations, option, *pair) for option, pair in zip(space.options, pairs, strict=True))
 
 
@@ -79,13 +79,13 @@ def _reason_against_step(observations: Observations, config: Config, beside: Con
     """Return the same, whatever its losses."""
     probe = observations.step_probe(config)
     if probe is None:
-        return NO_TIME
+        return UNTRIED
     attempt, look = probe.attempt, probe.attempt.compute
     if look is None:
         more = "; give a larger --budget" if attempt.outcome is Outcome.TIMEOUT else ""
         return f"{attempt.message or attempt.outcome}{more}"
     if look.samples_per_second < (1 + GAIN) * _look(observations, beside).samples_per_second:
-        return f"the step is not {GAIN:.0%} faster with it"
+        return f"the step is not {percent(GAIN)} faster with it"
     most = observations.may_take(look)
     if look.peak_memory_bytes > most:
         needed = format_size(look.peak_memory_bytes)

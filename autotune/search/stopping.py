@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from autotune.limits import percent
 from autotune.search.forecast import Forecast
 from autotune.search.observations import GAIN
 
@@ -43,8 +44,8 @@ def reason_to_stop(forecast: Forecast) -> str | None:
     if forecast.is_open.any():
         return None
     if math.exp(forecast.best_log) >= CEILING_SHARE * forecast.most:
-        share = f"{1 - CEILING_SHARE:.0%}"
+        share = percent(1 - CEILING_SHARE)
         return f"within {share} of the ceiling: no data loader can give more than {forecast.most:,.0f} samples/s"
     if not forecast.is_left.any():
         return "every allowed configuration that fits was measured"
-    return f"no untried setting is expected to gain more than {100 * GAIN:.0f} %"
+    return f"no untried setting is expected to gain more than {percent(GAIN)}"

@@ -100,7 +100,7 @@ class StudyStorage:
                 self._begin_anew(error, sampler)
                 return self
             named = self.location if self._for_one_run else f"--storage {self.location}"
-            raise StorageError(f"{named}: cannot be opened: {self._reason(error)}{self._way_out}") from error
+            raise StorageError(f"{named}: cannot be opened: {self._reason(error)}{self._remedy}") from error
         for note in notes:
             self._messages.note(note)
         if self._path is not None and any(trial.measurement for trial in found):
@@ -345,7 +345,7 @@ class StudyStorage:
         return " ".join(text.split())[:300]
 
     @property
-    def _way_out(self) -> str:
+    def _remedy(self) -> str:
         if self._for_one_run:
             return "; move it away, or name another file with --output or --storage"
         return "" if "://" in self.location else "; move it away, or name another file"

@@ -100,4 +100,4 @@ def test_what_only_differs_filled_no_cache(measured: Sequence[Measurement]) -> N
 def test_validation_is_named_where_the_answer_takes_much_more_memory(taken: int, before: int, is_said: bool) -> None:
     each = [examples.measurement(peak_memory_bytes=size * 2**30, memory_limit_bytes=2**33) for size in (taken, before)]
     said = list(on_validation(*each))
-    assert ["75% of the host memory: a validation pass" in note for note in said] == [True] * is_said
+    assert ["75 % of the host memory: a validation pass" in note for note in said] == [True] * is_said

@@ -63,7 +63,7 @@ def settled(workload: Workload, config: Config, device: AcceleratorDevice, secon
     counter = CountingCollate(workload.collate_fn, config.num_workers)
     stream = BatchStream(open_loader(workload, config, counter), counter)
     run = TimedRun(config, open_step(workload, config, device).step, stream, device, Request(seconds=seconds))
-    run.settle()
+    run.wait_for_steady_stock()
     return run
 
 

@@ -182,7 +182,7 @@ def test_a_measurement_of_the_beginning_knows_workers_that_got_different_amounts
 def test_samples_that_both_workers_yield_count_once() -> None:
     found = measured(CountingUp(MANY), {"num_workers": 2})
     assert found.samples_per_second == pytest.approx(found.steady_samples_per_second / 2)
-    assert notes_with("only 50% of the samples are counted", found)
+    assert notes_with("only 50 % of the samples are counted", found)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # there is nothing to pin memory for

@@ -138,8 +138,8 @@ def test_heat_is_seen_without_a_reading_of_the_last_moment() -> None:
 @pytest.mark.parametrize(
     ("foreign", "share", "words"),
     [
-        ({123: 0.4}, 0.4, ("another process computed on the GPU for 40% of the time (pid 123)",)),
-        ({9: 0.3, 8: 0.9}, 1.0, ("other processes computed on the GPU for 100% of the time (pid 8, 9)",)),
+        ({123: 0.4}, 0.4, ("another process computed on the GPU for 40 % of the time (pid 123)",)),
+        ({9: 0.3, 8: 0.9}, 1.0, ("other processes computed on the GPU for 100 % of the time (pid 8, 9)",)),
         ({123: 0.05}, 0.05, ()),
         ({}, 0.0, ()),
         (None, None, ()),

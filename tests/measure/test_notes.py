@@ -51,8 +51,8 @@ def of_machine(**changes: Any) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("notes", "changes", "words"),
     [
-        (of_window, {"early_share": 0.2}, "20% of the batches were built before the measured window"),
-        (of_window, {"early_share": -0.08}, "8% more batches are counted than training used"),
+        (of_window, {"early_share": 0.2}, "20 % of the batches were built before the measured window"),
+        (of_window, {"early_share": -0.08}, "8 % more batches are counted than training used"),
         (of_window, {"is_steady": False}, "never settled"),
         (of_loader, {"misstated_batches": 5}, "gives its length as 5 batches, but an epoch had 1,000"),
         (of_loader, {"epoch_batches": 4}, "an epoch has only 4"),
@@ -60,9 +60,9 @@ def of_machine(**changes: Any) -> Iterator[str]:
         (of_loader, {"idle_workers": 1, "is_uneven": True}, "1 of 2 loader workers got no data"),
         (of_loader, {"is_uneven": True}, "a loader worker had no data left while others went on"),
         (of_loader, {"freezes_epoch": True}, "set_epoch does not reach persistent workers"),
-        (of_loader, {"unique_share": 0.5}, "only 50% of the samples are counted"),
-        (of_machine, {"throttled_share": 0.3}, "the CPU quota stopped processes for 30% of the time"),
-        (of_machine, {"storage_share": 0.5}, "50% of the bytes read came from storage"),
+        (of_loader, {"unique_share": 0.5}, "only 50 % of the samples are counted"),
+        (of_machine, {"throttled_share": 0.3}, "the CPU quota stopped processes for 30 % of the time"),
+        (of_machine, {"storage_share": 0.5}, "50 % of the bytes read came from storage"),
         (of_machine, {"worker_threads": 4}, "each loader worker computes in 4 threads"),
         (of_machine, {"is_crowded": True, "foreign_cpus": 1.5}, "other processes used 1.5 of 2 CPUs"),
         (of_machine, {"gpu_slowdowns": ("hardware thermal slowdown",)}, "hardware thermal slowdown"),

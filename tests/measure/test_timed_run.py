@@ -149,7 +149,7 @@ def run_on(device: SimulatedAccelerator, batches: ReadyBatches, request: Request
 
 
 def measured_on(run: TimedRun) -> WindowSummary:
-    run.settle()
+    run.wait_for_steady_stock()
     window = run.fill()
     workers = run.config.num_workers
     return summarise(run.rows(window), window.ready, workers, whole_epochs=window.whole_epochs)
@@ -171,7 +171,7 @@ def test_an_epoch_that_is_longer_than_it_is_said_to_be_does_not_stop_the_run() -
     device, batches = SimulatedAccelerator(0.001, 0.01), LongerEpochs(10, 14)
     run = run_on(device, batches, Request(seconds=3))
     run.advance(12)
-    run.settle()
+    run.wait_for_steady_stock()
     assert batches.steps_left < 0
     rows = run.rows(run.fill())
     assert device.now < 10
@@ -273,7 +273,7 @@ def test_the_last_batches_of_a_short_epoch_say_nothing_of_the_workers(
     run = TimedRun(config, machine.step, machine, machine.device, Request(seconds=1.0))
     run.advance(1)
     machine.now += pause
-    run.settle()
+    run.wait_for_steady_stock()
     assert machine.summary(run, run.fill()).samples_per_second == pytest.approx(truth, rel=0.1)
 
 

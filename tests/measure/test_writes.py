@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from autotune.measure.writes import Way, way_of_kernel
+from autotune.measure.writes import Means, means_of_kernel
 from autotune.outcome import Outcome
 from autotune.workload import HELD, Script
 
@@ -101,8 +101,8 @@ def test_memory_or_a_file_that_the_limit_of_files_refuses_is_said_to_be_so(
 
 
 def test_each_way_has_its_sentence_and_a_kernel_without_all_rights_claims_less() -> None:
-    assert set(HELD) == set(get_args(Way))
-    assert [way_of_kernel(version) for version in (0, 1, 2, 3, 6)] == [
+    assert set(HELD) == set(get_args(Means))
+    assert [means_of_kernel(version) for version in (0, 1, 2, 3, 6)] == [
         "python", "older kernel", "older kernel", "kernel", "kernel",
     ]  # fmt: skip
     (told,) = Script(path="train.py").told(None, (), "older kernel")

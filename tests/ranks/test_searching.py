@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.knobs import as_baseline, fitted
 from autotune.records import RankShare
-from autotune.report.text import TIMES, alone, config_text, snippet
+from autotune.report.text import TIMES, config_text, one_configuration, snippet
 from tests import examples
 from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, loader_bound, tuner_of
 
@@ -77,9 +77,9 @@ def test_ranks_and_the_slowest_of_them_are_named_where_there_are_several() -> No
     several, one = Config(batch_size=8, ranks=2), Config(batch_size=8)
     assert config_text(several).startswith(f"2 ranks{TIMES}batch 8 · ")
     assert config_text(one).startswith("batch 8 · ")
-    rows = {row.name: row.cells for row in alone(several, examples.measurement(ranks=ranks)).rows}
+    rows = {row.name: row.cells for row in one_configuration(several, examples.measurement(ranks=ranks)).rows}
     assert (rows["ranks"], rows["slowest rank"]) == (("2",), ("1 of 2, spread 20 %",))
-    assert not {"ranks", "slowest rank"} & {row.name for row in alone(one, examples.measurement()).rows}
+    assert not {"ranks", "slowest rank"} & {row.name for row in one_configuration(one, examples.measurement()).rows}
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])

@@ -117,6 +117,9 @@ def test_the_option_that_gives_a_setting_is_named(tmp_path: Path, monkeypatch: p
     text = shown(ending(result, script=("train.py", "--epochs", "9")), width=300)
     assert "Change:  train.py:2: num_workers=args.loader_workers comes from the command line" in text
     assert "--loader-workers 3\n" in text
+    Path("train.py").write_text(Path("train.py").read_text().replace("args.loader_workers", "0"))
+    text = shown(ending(result, script=("train.py",)), width=300)
+    assert "Change:  train.py:2: DataLoader(..., batch_size=32, num_workers=3)\n" in text
 
 
 def test_without_colour_there_are_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +149,8 @@ def test_the_verdict_counts_the_confirmed_rounds_and_no_gain_has_its_limit_and_w
         "in 3 rounds of fresh processes, for the first 9,600 samples of an epoch."
     )
     assert verdict_sentence(examples.no_gain_result()) == (
-        f"No gain above 3 %: keep your settings. The best alternative, {config_text(examples.ANSWER)}, ran at 1.00 "
-        "times your rate in 8 rounds (95 % interval 0.98 to 1.03)."
+        f"No gain above 3 %: keep your settings. The best other configuration, {config_text(examples.ANSWER)}, ran at "
+        "1.00 times your rate in 8 rounds (95 % interval 0.98 to 1.03)."
     )
 
 
@@ -159,7 +162,7 @@ def test_an_interval_wider_than_its_middle_is_told_with_who_was_busy_once() -> N
     wide = {"speedup": 0.83, "interval": (0.0, 3.11), "ratios": (0.8,) * 4}
     own = examples.undecided_result()
     undecided = replace(own, config=own.baseline, likeliest=replace(there(own.likeliest), **wide), missing=())
-    told = f"Undecided: the best alternative, {config_text(examples.ANSWER)}, was measured in 4 rounds "
+    told = f"Undecided: the best other configuration, {config_text(examples.ANSWER)}, was measured in 4 rounds "
     assert verdict_sentence(undecided) == (
         f"{told}(95 % interval 0.00 to 3.11): the rounds differ too much to tell; keep your settings for now."
     )
@@ -184,7 +187,7 @@ def test_an_undecided_verdict_says_the_estimate_and_the_way_to_a_proof() -> None
         "Probably about 1.13 times the samples a second: 3 rounds, no proof yet; 95 % interval 0.97 to 3.10, so the "
         "rounds differ too much to tell."
     )
-    best = f"Undecided: the best alternative, {config_text(examples.ANSWER)},"
+    best = f"Undecided: the best other configuration, {config_text(examples.ANSWER)},"
     assert verdict_sentence(replace(undecided, config=undecided.baseline)) == (
         f"{best} ran at 2.31 times your rate in 3 rounds (95 % interval 0.97 to 3.10); keep your settings for now. "
         f"{missing} decide it."
@@ -402,7 +405,7 @@ LOOKS = {
     ),
     "60 ms for a worker to build a batch of 32": look("loader", Config(), examples.loader_trace()),
     "3,200/s at most, 0.50 GiB:  batch 32 · fp32": look("compute", Config(), examples.compute_probe()),
-    "3,200/s at least, 0.50 GiB:  batch 32 · fp32; others took 40% meanwhile": look(
+    "3,200/s at least, 0.50 GiB:  batch 32 · fp32; others took 40 % meanwhile": look(
         "compute", Config(), examples.compute_probe(taken_share=0.4)
     ),
     "bf16 trains like fp32 over 20 steps": look("numerics", Config(amp="bf16"), examples.numerics_check()),
@@ -441,7 +444,7 @@ def test_the_summary_has_a_line_for_every_option_that_was_tried() -> None:
         TriedOption(option="channels_last", kept=True, gain=0.051, memory_change_bytes=-(2**28)),
         TriedOption(option="tf32", kept=False, message="tf32 does not apply here: the model is on cpu; leave it out"),
         TriedOption(option="fused_optimizer", kept=True, gain=0.03),
-        TriedOption(option="checkpointing", kept=False, gain=-0.2, message="the step is not 2% faster with it"),
+        TriedOption(option="checkpointing", kept=False, gain=-0.2, message="the step is not 2 % faster with it"),
         TriedOption(option="compile", kept=True, gain=0.3, first_step_seconds=12.1, start_seconds=12.0),
     )
     text = shown(summary(examples.faster_result(config=OPTIONED, tried=tried)), width=200)
@@ -450,7 +453,7 @@ def test_the_summary_has_a_line_for_every_option_that_was_tried() -> None:
         "channels_last: the step alone is 5 % faster, with 256 MiB less memory; used.",
         "tf32: does not apply here: the model is on cpu; leave it out.",
         f"fused_optimizer: the step alone is 3 % faster; left out: {UNCONFIRMED}.",
-        "checkpointing: the step alone is 20 % slower; left out: the step is not 2% faster with it.",
+        "checkpointing: the step alone is 20 % slower; left out: the step is not 2 % faster with it.",
         "compile: the step alone is 30 % faster; used. Compiling takes 12 s, repaid after 40s of training.",
     ]
 

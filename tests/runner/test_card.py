@@ -78,7 +78,7 @@ def test_the_memory_of_a_killed_session_is_waited_for(used: Callable[[float], in
     card.time = 0.0
     cards.prepare()
     card.sleep(0.5)
-    cards.is_spoilt = True
+    cards.was_killed = True
     cards.prepare()
     assert card.time - 0.5 == pytest.approx(max(0.0, waited if waited == PATIENCE else waited - 0.5), abs=0.2)
     before = card.time
@@ -88,6 +88,6 @@ def test_the_memory_of_a_killed_session_is_waited_for(used: Callable[[float], in
 
 def test_without_a_card_nothing_is_waited_for() -> None:
     cards = Cards()
-    cards.is_spoilt = True
+    cards.was_killed = True
     cards.prepare()
-    assert not cards.is_spoilt
+    assert not cards.was_killed

@@ -71,7 +71,7 @@ def held(case: dict[str, Any], upper: Path, beneath: Path | None = None) -> dict
         error = str(hold.explain(raised) if hold else raised)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text("utf-8").splitlines())
     return {
-        "way": hold and hold.way,
+        "way": hold and hold.means,
         "folders": hold and list(hold.layers.folders),
         "error": error,
         "rights": int(status["CapEff"], 16),

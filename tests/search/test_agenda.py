@@ -29,6 +29,7 @@ from autotune.search.space import Space, build_space
 from autotune.search.stopping import Ending, Stop
 from autotune.search.study import TuningStudy, open_study
 from autotune.search.tuner import Tuner
+from autotune.settings import parse_knobs
 from autotune.storage.open import StudyStorage
 from autotune.storage.trials import LOOK
 from tests import examples
@@ -242,7 +243,7 @@ def test_a_run_ends_in_its_budget_and_its_records_alone_decide_each_step(
 
 def both_of(facts: WorkloadFacts, objective: Objective) -> Space:
     """A space of a hundred configurations with two answers."""
-    return build_space(facts, 8, examples.BASELINE, BOUNDS, objective=objective)
+    return build_space(facts, 8, examples.BASELINE, parse_knobs(BOUNDS), objective=objective)
 
 
 def without_name(step: Step) -> Step:

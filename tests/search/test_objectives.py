@@ -25,6 +25,7 @@ from autotune.result import StudyRecord, Verdict
 from autotune.search.answer import BY_SCRIPT, NO_TIME, NOT_EXPECTED, comes_first
 from autotune.search.read import read_study
 from autotune.search.space import Space, build_space
+from autotune.settings import parse_knobs
 from autotune.storage.open import StudyStorage
 from tests import examples
 from tests.search.test_agenda import both_pay
@@ -58,7 +59,7 @@ def tuned(
     trials: int | None = None,
     **given: Any,
 ) -> Result:
-    space = build_space(facts, 8, baseline, {"amp": "off"} | given, objective=objective)
+    space = build_space(facts, 8, baseline, parse_knobs({"amp": "off"} | given), objective=objective)
     with closing(StudyStorage(storage)) as kept:
         return tuner_of(machine, space, facts, host(8), budget=budget, max_trials=trials).result(kept)
 
@@ -105,7 +106,7 @@ def test_of_two_answers_the_one_that_reaches_the_same_loss_sooner_is_recommended
     assert there(other.same_loss_speedup)[1] < 1.0  # seven times the samples a second, and half the pace
     assert (open_.objective, there(open_.alternative).objective) == ("same-batch", "samples")
     assert (open_.config, there(open_.alternative).config) == (kept.config, other.config)
-    assert open_.config == read_back(open_, tmp_path).answer("same-batch")
+    assert open_.config == read_back(open_, tmp_path).for_objective("same-batch")
     lines = str(open_).split("\n\n")[-1]
     assert lines.startswith("Take this, with your batch: ")
     assert lines.index("Take this") < lines.index("Or, with any batch: ")
@@ -133,7 +134,7 @@ def test_the_same_answer_and_the_same_settings_stand_in_a_file_once(tmp_path: Pa
     result = tuned(SimulatedMachine(cost=loader_bound), "same-batch")
     assert result.config.to_document()["alternatives"] == {"samples": {}}
     config = read_back(result, tmp_path)
-    assert there(config.answer("samples").measured) == {**there(config.measured), "objective": "samples"}
+    assert there(config.for_objective("samples").measured) == {**there(config.measured), "objective": "samples"}
     kept = tuned(SimulatedMachine(cost=equal_everywhere), "same-batch")
     assert "baseline" not in there(kept.config.measured)
     assert "baseline" in there(config.measured)

@@ -190,8 +190,8 @@ def planned(machine: Optioned, space: Space) -> tuple[list[tuple[Part, Config]],
 
 
 NO_USE: list[tuple[dict[str, Any], str]] = [
-    ({"factors": {"channels_last": 1.01}}, "the step is not 2% faster with it"),
-    ({"factors": {"channels_last": 0.7}}, "the step is not 2% faster with it"),
+    ({"factors": {"channels_last": 1.01}}, "the step is not 2 % faster with it"),
+    ({"factors": {"channels_last": 0.7}}, "the step is not 2 % faster with it"),
     (
         {"factors": {"channels_last": 1.5}, "memory": {"channels_last": 2**33}},
         "training would take 8.5 GiB of memory with it; 7.2 GiB may be used",

@@ -38,7 +38,7 @@ def test_the_search_goes_on_while_a_configuration_could_win_and_else_says_why_no
 def test_within_three_percent_of_the_ceiling_that_is_the_reason(ceiling: float, is_near: bool) -> None:
     assert CEILING_SHARE == 0.97
     reason, most = str(reason_to_stop(ended(ceiling))), max(100.0, ceiling)  # a rate refutes a ceiling below it
-    assert reason.startswith("within 3% of the ceiling") == is_near
+    assert reason.startswith("within 3 % of the ceiling") == is_near
     assert reason.endswith(f"no data loader can give more than {most:.0f} samples/s") == is_near
 
 

@@ -213,7 +213,7 @@ def test_an_interrupt_before_the_baseline_is_measured_is_an_error(journal: Path)
 
 def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
     result = tuned(SimulatedMachine(cost=loader_bound), budget=100_000.0, num_workers="0,4,8,12")
-    assert result.stop_reason.startswith("within 3% of the ceiling")
+    assert result.stop_reason.startswith("within 3 % of the ceiling")
     assert len(searched(result)) <= 6
     assert result.remaining_gain == pytest.approx(0.0, abs=0.01)
     bounded = tuned(SimulatedMachine(cost=loader_bound), num_workers="0..2", batch_size="32,128")
@@ -455,7 +455,7 @@ def test_the_cost_of_a_batch_is_not_looked_at_where_the_batch_stays_or_the_steps
     assert (fixed.noise, fixed.no_noise) == (None, "")
     of_script = SimulatedMachine(cost=larger_batches_pay)
     result = tuned(of_script, gpu_facts(loader_site="train.py:31 Photos[50000]"))
-    assert result.no_noise == "the steps of a script are its own, and are not divided into small batches"
+    assert result.no_noise == "a script's step cannot be split into small batches"
     assert not [request for _, request in (*machine.looks, *of_script.looks) if request.part == "noise"]
 
 
