@@ -341,8 +341,6 @@ def gpu_facts(**changes: Any) -> WorkloadFacts:
 
 FEW: dict[str, Any] = {"batch_size": "32,128,512", "num_workers": "0,2,4,8", "prefetch_factor": 2}
 """Bounds of about a hundred configurations: a forecast over the 2,400 of a default space takes twenty times as long."""
-WHOLE = dict.fromkeys(FEW)
-"""No such bounds."""
 
 
 def space_of(

@@ -155,10 +155,16 @@ def assert_refused(tune: Callable[..., Any], given: Any, message: str) -> None:
         (lambda: (trainer(), Module(), Squares(8)), f"the training loader is Squares; {ONE}"),
         (lambda: (trainer(), WithTwoLoaders()), f"the training loader is list; {ONE}"),
         (lambda: (trainer(), Module()), "there is no training loader: pass a DataLoader or a LightningDataModule"),
+        (trainer, "trainer is Trainer; allowed: a transformers.Trainer"),
+        (lambda: hugging(train_dataset=None), "the Trainer has no train_dataset"),
+        (trained, "the Trainer has trained its model already"),
+        (lambda: hugging(Listing), "the training loader is"),
     ],
 )
-def test_what_lightning_trains_and_cannot_be_tuned_is_refused(given: Callable[[], Any], message: str) -> None:
-    assert_refused(autotune.lightning.tune, given(), message)
+def test_what_a_trainer_trains_and_cannot_be_tuned_is_refused(given: Callable[[], Any], message: str) -> None:
+    made = given()
+    package = autotune.lightning if isinstance(made, tuple) else autotune.transformers
+    assert_refused(package.tune, made if isinstance(made, tuple) else [made], message)
 
 
 def test_devices_are_measured_as_ranks_and_the_ranks_of_a_launcher_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,19 +178,6 @@ def test_devices_are_measured_as_ranks_and_the_ranks_of_a_launcher_are_refused(m
     assert_refused(
         autotune.lightning.tune, both, "a launcher has started 2 of these: start one, with tune(..., ranks=2)"
     )
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (trainer, "trainer is Trainer; allowed: a transformers.Trainer"),
-        (lambda: hugging(train_dataset=None), "the Trainer has no train_dataset"),
-        (trained, "the Trainer has trained its model already"),
-        (lambda: hugging(Listing), "the training loader is"),
-    ],
-)
-def test_what_transformers_trains_and_cannot_be_tuned_is_refused(make: Callable[[], Any], message: str) -> None:
-    assert_refused(autotune.transformers.tune, [make()], message)
 
 
 def test_what_is_prepared_already_is_refused() -> None:

@@ -441,6 +441,14 @@ def test_what_cannot_be_created_where_nobody_named_it_is_a_note(tmp_path: Path) 
 # --- other processes ---
 
 
+def test_a_second_run_is_told_who_holds_the_file(path: Path) -> None:
+    with opened(path) as storage:
+        with pytest.raises(StorageError, match=f"process {os.getpid()} is writing it; wait until that has ended"):
+            history_at(path)
+        add(storage, 0)
+    assert batches_at(path) == [0]
+
+
 HOLDING = textwrap.dedent(
     """
     import sys, time
@@ -459,7 +467,7 @@ def test_a_run_that_was_killed_holds_nothing(path: Path) -> None:
     command = [sys.executable, "-c", HOLDING, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout.readline() == "locked\n"
-        with pytest.raises(StorageError, match=f"process {process.pid} is writing it; wait until that has ended"):
+        with pytest.raises(StorageError, match=f"process {process.pid} is writing it"):
             history_at(path)
         process.send_signal(signal.SIGKILL)
         process.wait()
