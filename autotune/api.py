@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from autotune.config import OBJECTIVES, Config, Objective
-from autotune.errors import UsageError
+from autotune.config import Config, Objective
 from autotune.flags import did_you_mean
-from autotune.knobs import as_baseline, fitted, parse_knob, require_free
+from autotune.knobs import Asked
 from autotune.limits import Budget, MemoryLimit
 from autotune.machine.host import device_notes, inspect_host
 from autotune.messages import Messages, Progress
@@ -22,7 +21,7 @@ from autotune.notes import on_half_precision
 from autotune.report.result import Result
 from autotune.runner.local import LOAD_LIMIT, ProcessRunner
 from autotune.search.space import build_space
-from autotune.step_options import parse_options
+from autotune.settings import KNOBS, KnobOptions, Names
 from autotune.workload import Script, Workload, describe
 
 if TYPE_CHECKING:
@@ -37,36 +36,32 @@ if TYPE_CHECKING:
 WAIT_SHARE = 0.25
 """Share of the budget for which an accelerator is waited for that another run of autotune holds."""
 
-Integers = int | str | Iterable[int] | None
-Booleans = bool | str | Iterable[bool] | None
-Modes = str | Iterable[str] | None
 
-
-class TuneOptions(TypedDict, total=False):
+class TuneOptions(KnobOptions, total=False):
     """The options of ``tune``, which says what they mean."""
 
     device: str
     budget: float | str | None
     trials: int | None
-    baseline: Config | Mapping[str, Any] | None
-    batch_size: Integers
+    baseline: Config | Mapping[str, Any] | str | None
     global_batch_size: int | None
     objective: Objective | None
     ranks: int | None
     oversubscribe_ranks: bool
-    num_workers: Integers
-    prefetch_factor: Integers
-    pin_memory: Booleans
-    persistent_workers: Booleans
-    amp: Modes
-    threads: Integers
     headroom: float | str
     max_memory: float | str | None
-    explore: Modes
+    explore: Names
     storage: str | Path | StudyStorage | None
     optuna_sampler: str | BaseSampler
     on_progress: Callable[[Progress], None] | None
     quiet: bool
+
+
+def _require_known(function: str, options: Iterable[str], others: Iterable[str] = ()) -> None:
+    known = (*TuneOptions.__annotations__, *KNOBS)
+    for name in set(options).difference(known):
+        near = did_you_mean(name, (*known, *others))
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{near}")
 
 
 def best_config(
@@ -93,10 +88,7 @@ def best_config(
     Model and dataset are copied to another process: your own are never trained, moved or changed. The arguments up to
     ``epoch_batches`` are those of ``Workload``, ``options`` those of ``tune``. Raises ``AutotuneError``.
     """
-    known = TuneOptions.__annotations__
-    for name in options.keys() - known.keys():
-        near = did_you_mean(name, (*known, *(field.name for field in fields(Workload))))
-        raise TypeError(f"best_config() got an unexpected keyword argument {name!r}{near}")
+    _require_known("best_config", options, (field.name for field in fields(Workload)))
     workload = Workload(
         model,
         dataset,
@@ -126,33 +118,7 @@ def _same_random_state() -> Iterator[None]:
 
 
 @_same_random_state()
-def tune(
-    workload: str | Workload | Script,
-    dataset: str | None = None,
-    *,
-    device: str = "auto",
-    budget: float | str | None = None,
-    trials: int | None = None,
-    baseline: Config | Mapping[str, Any] | None = None,
-    batch_size: Integers = None,
-    global_batch_size: int | None = None,
-    objective: Objective | None = None,
-    ranks: int | None = None,
-    oversubscribe_ranks: bool = False,
-    num_workers: Integers = None,
-    prefetch_factor: Integers = None,
-    pin_memory: Booleans = None,
-    persistent_workers: Booleans = None,
-    amp: Modes = None,
-    threads: Integers = None,
-    headroom: float | str = 0.1,
-    max_memory: float | str | None = None,
-    explore: Modes = None,
-    storage: str | Path | StudyStorage | None = None,
-    optuna_sampler: str | BaseSampler = "predictive",
-    on_progress: Callable[[Progress], None] | None = None,
-    quiet: bool = False,
-) -> Result:
+def tune(workload: str | Workload | Script, dataset: str | None = None, **options: Unpack[TuneOptions]) -> Result:
     """Search for the fastest configuration and prove it against the baseline.
 
     ``workload`` is ``"module:attribute"``, ``"path/to/file.py:attribute"``, a ``Workload`` or a ``Script``.
@@ -183,35 +149,19 @@ def tune(
     Raises ``UsageError``, ``UserCodeError``, ``NothingFeasibleError``, ``StorageError`` and
     ``InterruptedRunError``.
     """
-    knobs = {
-        "batch_size": batch_size,
-        "num_workers": num_workers,
-        "prefetch_factor": prefetch_factor,
-        "pin_memory": pin_memory,
-        "persistent_workers": persistent_workers,
-        "amp": amp,
-        "threads": threads,
-    }
-    for knob, values in knobs.items():
-        parse_knob(knob, values)  # errors come before anything starts
-    if trials is not None and trials < 1:
-        raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
-    if objective not in (None, *OBJECTIVES):
-        raise UsageError(f"--objective {objective}: allowed: {', '.join(OBJECTIVES)}")
-    if objective == "samples" and global_batch_size is not None:
-        raise UsageError("--objective samples: --global-batch-size keeps the samples of a step; leave out one")
-    given = as_baseline(baseline, global_batch_size, ranks)
-    memory_limit = MemoryLimit.of_user(headroom, max_memory)
-    options = () if explore is None else parse_options(explore)
-    time, seed = Budget.of_user(budget), secrets.randbits(31)
+    _require_known("tune", options)
+    asked = Asked.of(options)
+    memory_limit = MemoryLimit.of_user(options.get("headroom", 0.1), options.get("max_memory"))
+    time, seed = Budget.of_user(options.get("budget")), secrets.randbits(31)
     from autotune.search.sampler import make_sampler
     from autotune.search.setup import Setup
 
-    proposes = make_sampler(optuna_sampler, seed)
+    proposes = make_sampler(options.get("optuna_sampler", "predictive"), seed)
     from autotune.report.terminal import progress_display, say
     from autotune.report.text import alternative_text, answer_text, change_text, in_python
 
-    shows = on_progress is None and not quiet
+    device, on_progress = options.get("device", "auto"), options.get("on_progress")
+    shows = on_progress is None and not options.get("quiet")
     with progress_display() if shows else nullcontext(on_progress) as show:
         messages = Messages(time, show or (lambda progress: None), in_python if shows else str)
         messages.show(Progress(phase="inspect"))
@@ -220,38 +170,37 @@ def tune(
             device,
             patience=WAIT_SHARE * time.left,
             on_wait=messages.say,
-            oversubscribe_ranks=oversubscribe_ranks,
+            oversubscribe_ranks=options.get("oversubscribe_ranks", False),
             load_limit=time.left if time.is_given else LOAD_LIMIT,
         ) as runner:
             begin = time.spent
             with messages.waiting("loading your model and dataset"):
-                facts = runner.inspect(given)
+                facts = runner.inspect(asked.baseline)
             opening, loading, host = time.spent - begin, runner.loading, inspect_host()
             is_chosen = device != "auto" or "CUDA_VISIBLE_DEVICES" in os.environ or isinstance(workload, Script)
-            for note in device_notes(facts.device, host, facts.versions["torch"], given.ranks, is_chosen=is_chosen):
+            ranks, version = asked.baseline.ranks, facts.versions["torch"]
+            for note in device_notes(facts.device, host, version, ranks, is_chosen=is_chosen):
                 messages.note(note)
             fixed = {} if facts.batch_samples is None else {"batch_size": facts.batch_samples}
             if runner.script is not None:
-                given, fixed = Config(**runner.script["present"], ranks=given.ranks), runner.script["fixed"]
-                kept = given.batch_size if batch_size is None and objective != "samples" else batch_size
-                knobs["batch_size"] = kept
-                for note in on_half_precision(facts) if amp is None else ():
+                asked = asked.of_script(runner.script.present)
+                fixed = {"batch_size": asked.baseline.batch_size} if runner.script.is_batch_fixed else {}
+                for note in on_half_precision(facts) if "amp" not in asked.knobs else ():
                     messages.note(note)
-            require_free(knobs, fixed)
-            knobs |= fixed
-            base = fitted(given, facts, global_batch_size)
+            given, asked = asked.baseline, asked.held_against(facts, fixed)
+            base = asked.baseline
             if base != given and facts.batch_samples is None:
                 messages.note(
                     f"an epoch has {facts.epoch_samples} samples: the baseline's batch size is {base.batch_size}, "
                     f"not {given.batch_size}"
                 )
-            cpus = host.for_rank(base.ranks).cpus
-            space = build_space(facts, cpus, base, knobs, global_batch_size, options, objective)
+            cpus, whole = host.for_rank(ranks).cpus, asked.global_batch_size
+            space = build_space(facts, cpus, base, asked.knobs, whole, asked.options, asked.objective)
             from autotune.search.tuner import Tuner
 
             setup = Setup(space=space, facts=facts, host=host, memory_limit=memory_limit)
-            tuner = Tuner(runner, setup, time, messages, trials, proposes, opening, seed, loading)
-            result = _result(tuner, storage)
+            tuner = Tuner(runner, setup, time, messages, options.get("trials"), proposes, opening, seed, loading)
+            result = _result(tuner, options.get("storage"))
     if shows:
         say(in_python("\n".join(filter(None, (answer_text(result), change_text(result), alternative_text(result))))))
     return result

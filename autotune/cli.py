@@ -29,17 +29,10 @@ from autotune.errors import (
 )
 from autotune.flags import (
     BEFORE,
-    DESCRIPTION,
-    KNOB_FLAGS,
-    build_apply_parser,
-    build_check_parser,
-    build_diagnose_parser,
-    build_export_parser,
+    OPTIONS,
     build_parser,
-    build_report_parser,
-    build_run_parser,
     did_you_mean,
-    parse_baseline,
+    parsers_of,
 )
 from autotune.limits import parse_duration, require_budget
 from autotune.machine.launcher import Launch
@@ -83,15 +76,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(arguments: list[str], launch: Launch | None = None) -> int:
     try:
         with interruptible():
+            root = build_parser()
             if not arguments:
-                _say(f"{build_parser().format_usage()}\n{DESCRIPTION}\npython -m autotune --help shows all flags.")
+                _say(root.format_help().rstrip())
                 return UsageError.exit_code
             name = _command(arguments)
-            build, run = COMMANDS[name]
-            flags = build().parse_args(arguments)
+            if name is None:
+                root.parse_args(arguments)
+            flags = parsers_of(root)[str(name)].parse_args(arguments)
+            if taken := ", ".join(f"{key} = {value}" for key, value in flags.taken.items()):
+                _say(f"From pyproject.toml: {taken}")
             if launch and "ranks" in flags:  # it measures
-                flags.ranks = launch.ranks_for(name, flags.ranks)
-            return run(flags)
+                flags.ranks = launch.ranks_for(str(name), flags.ranks)
+            return COMMANDS[str(name)](flags)
     except AutotuneError as error:
         _show_error(error)
         return error.exit_code
@@ -100,18 +97,23 @@ def _main(arguments: list[str], launch: Launch | None = None) -> int:
         return InterruptedRunError.exit_code
 
 
-def _command(arguments: list[str]) -> str:
-    """Return the name of the command, and take it from the arguments; a script alone is tuned."""
+def _command(arguments: list[str]) -> str | None:
+    """Return the name of the command, and take it from the arguments; a script alone is tuned.
+
+    ``None`` is the help or the version of autotune itself.
+    """
     first = arguments[0]
     if first == "-m" or first.endswith(".py"):
         return "run"
+    if first in ("-h", "--help", "-V", "--version"):
+        return None
     if first.startswith("-"):
         return "tune"
     del arguments[0]
-    if first == "tune" and arguments and arguments[0].endswith(".py"):
+    if first == "tune" and any(text.endswith(".py") for text in arguments) and "--model" not in arguments:
         return "run"
     if first == "help":
-        name = _command(arguments) if arguments else "tune"
+        name = _command(arguments) if arguments else None
         arguments[:] = ["--help"]
         return name
     if first not in COMMANDS:
@@ -121,8 +123,7 @@ def _command(arguments: list[str]) -> str:
 
 
 def _run(flags: argparse.Namespace) -> int:
-    baseline = None if flags.baseline is None else parse_baseline(flags.baseline)
-    return _tune(flags, _tune_arguments(flags, flags.model) | {"baseline": baseline})
+    return _tune(flags, _tune_arguments(flags, flags.model))
 
 
 def _run_script(flags: argparse.Namespace) -> int:
@@ -132,6 +133,15 @@ def _run_script(flags: argparse.Namespace) -> int:
     if flags.dry_run:
         return _show_script(script, flags.ranks or 1, flags.oversubscribe_ranks)
     return _tune(flags, _tune_arguments(flags, script))
+
+
+def _completion(flags: argparse.Namespace) -> int:
+    try:
+        import shtab
+    except ImportError:
+        raise UsageError("completion needs shtab: pip install 'torch-autotune[completion]'") from None
+    _print(shtab.complete(build_parser(), flags.shell) + "\n")
+    return 0
 
 
 def _workload(flags: argparse.Namespace) -> str | Script:
@@ -152,7 +162,7 @@ def _show_script(script: str | Script, ranks: int, oversubscribe_ranks: bool) ->
     with ProcessRunner(describe(script), on_wait=told.append, oversubscribe_ranks=oversubscribe_ranks) as runner:
         facts = runner.inspect(Config(ranks=ranks))
     assert runner.script is not None
-    found = script_text(facts, Config(**runner.script["present"]), is_fixed="batch_size" in runner.script["fixed"])
+    found = script_text(facts, runner.script.present, is_fixed=runner.script.is_batch_fixed)
     _print("\n".join((found, *told)) + "\n")
     return 0
 
@@ -171,7 +181,7 @@ def _tune(flags: argparse.Namespace, arguments: dict[str, Any]) -> int:
             from autotune.api import tune
 
             with _progress(flags.quiet) as on_progress:
-                result = tune(**arguments, storage=kept, on_progress=on_progress, quiet=flags.quiet)
+                result = tune(**(arguments | {"storage": kept, "on_progress": on_progress}))
         output = _beside_what_is_proven(result, output)
         _deliver(result, output, kept, flags)
         if flags.storage is None and not result.interrupted:
@@ -257,7 +267,7 @@ def _diagnose(flags: argparse.Namespace) -> int:
     from autotune.config import load_config
 
     workload = _workload(flags)
-    config: Any = None if flags.baseline is None else parse_baseline(flags.baseline)
+    config: Any = flags.baseline
     with _quiet_warnings(flags.quiet):
         if flags.config:
             config = read_answer(flags.config)[0] if flags.script else load_config(flags.config)
@@ -361,11 +371,10 @@ def _report(flags: argparse.Namespace) -> int:
 
 def _tune_arguments(flags: argparse.Namespace, workload: str | Script) -> dict[str, Any]:
     """Return the arguments of ``tune`` that a command has flags for; raises ``UsageError`` for a wrong budget."""
-    run = ("dataset", "device", "trials", "headroom", "max_memory", "global_batch_size", "objective", "explore")
-    names = (*run, "ranks", "oversubscribe_ranks", *(flag[2:].replace("-", "_") for flag in KNOB_FLAGS))
+    named = (option for option in OPTIONS.values() if option.keyword and option.name in flags)
+    given = {option.keyword: getattr(flags, option.name) for option in named}
     budget = None if flags.budget is None else require_budget(parse_duration(flags.budget))
-    known = {"workload": workload, "optuna_sampler": flags.sampler, "budget": budget}
-    return known | {name: getattr(flags, name) for name in names if name in flags}
+    return given | {"workload": workload, "budget": budget}
 
 
 @contextmanager
@@ -561,13 +570,14 @@ def _aside(output: Output) -> Output:
     return replace(output, path=output.path.with_name(f"{output.path.stem}.undecided{output.path.suffix}"))
 
 
-COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], Callable[[argparse.Namespace], int]]] = {
-    "tune": (build_parser, _run),
-    "run": (build_run_parser, _run_script),
-    "apply": (build_apply_parser, _apply),
-    "check": (build_check_parser, _check),
-    "diagnose": (build_diagnose_parser, _diagnose),
-    "export": (build_export_parser, _export),
-    "report": (build_report_parser, _report),
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "tune": _run,
+    "run": _run_script,
+    "apply": _apply,
+    "check": _check,
+    "diagnose": _diagnose,
+    "export": _export,
+    "report": _report,
+    "completion": _completion,
 }
-"""Each command's parser and function; a line that begins with a flag tunes."""
+"""The function of each command; a line that begins with a flag tunes."""

@@ -9,8 +9,9 @@ import math
 import os
 import sys
 import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -19,25 +20,21 @@ from autotune.configfile import (
     SCHEMA_VERSION,
     on_one_line,
     read_document,
-    shown,
     unknown_keys,
     without_unknown,
     write_document,
 )
 from autotune.errors import ConfigFileError, UsageError
 from autotune.machine.host import made_elsewhere
+from autotune.settings import SETTINGS, Amp, Setting
 from autotune.step_options import apply_options, parse_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
     from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
     from autotune.accumulation import GradientAccumulator, Reduction
 
-Amp = Literal["off", "bf16", "fp16"]
-AMP_MODES: tuple[Amp, ...] = get_args(Amp)
 Objective = Literal["samples", "same-batch"]
 """The rate that is searched for: that of any batch, or with as many samples of an optimizer step as today."""
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -55,14 +52,13 @@ LATE_THREADS = (
     "or set OMP_NUM_THREADS={threads} before Python starts"
 )
 
-OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
-"""Arguments that a DataLoader takes with workers only, and their values without."""
-WORKER_OPTIONS = ("prefetch_factor", "persistent_workers")
-"""The settings among them."""
-
 LEARNING_RATE_RULES = {"SGD": "linear", "Adam": "square root", "AdamW": "square root"}
 """How the learning rate goes with the batch: Goyal 1706.02677 for SGD, Malladi 2205.10287 for the others."""
-OWN = ("dataloader", "training", "threads", "measured")
+PREFETCH = 2
+"""Batches that a worker loads ahead where nothing is said: torch's own default."""
+SECTIONS = ("dataloader", "training", "threads")
+"""Sections of a file that hold settings."""
+OWN = (*SECTIONS, "measured")
 """Sections of a file that each of its answers has."""
 MANY_SAMPLES = 100.0
 """Samples per second from which a rate is shown without decimals."""
@@ -120,20 +116,12 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.num_workers and self.prefetch_factor is None:
-            object.__setattr__(self, "prefetch_factor", 2)  # torch's own default
-        for name, least in (("batch_size", 1), ("num_workers", 0), ("accumulation_steps", 1), ("ranks", 1)):
-            _require_at_least(name, getattr(self, name), least)
-        for name in ("prefetch_factor", "intra_op_threads", "inter_op_threads"):
-            if getattr(self, name) is not None:
-                _require_at_least(name, getattr(self, name), 1)
-        for name in ("pin_memory", "persistent_workers"):
-            if not isinstance(getattr(self, name), bool):
-                raise UsageError(f"{name} is {shown(getattr(self, name))}; allowed: True, False")
-        if self.amp not in AMP_MODES:
-            raise UsageError(f"amp is {shown(self.amp)}; allowed: {', '.join(AMP_MODES)}")
+            object.__setattr__(self, "prefetch_factor", PREFETCH)
         object.__setattr__(self, "options", parse_options(self.options, "options"))
-        for name in WORKER_OPTIONS:
-            if getattr(self, name) and not self.num_workers:
+        for name, setting in SETTINGS.items():
+            if name != "options":
+                setting.require(getattr(self, name))
+            if setting.of_workers and getattr(self, name) and not self.num_workers:
                 raise UsageError(f"{name} needs num_workers of 1 or more")
 
     def __str__(self) -> str:
@@ -157,15 +145,15 @@ class Config:
 
     def plain(self) -> dict[str, Any]:
         """Return the settings in one dictionary of plain values, by their names in this class."""
-        return {
-            **self.dataloader_kwargs(),
-            "amp": self.amp,
-            "accumulation_steps": self.accumulation_steps,
-            **({"ranks": self.ranks} if self.ranks > 1 else {}),
-            **({"options": list(self.options)} if self.options else {}),
-            "intra_op_threads": self.intra_op_threads,
-            "inter_op_threads": self.inter_op_threads,
-        }
+        return {setting.field: value for section in SECTIONS for setting, value in self._section(section)}
+
+    def _section(self, section: str) -> Iterator[tuple[Setting, Any]]:
+        """Yield the settings of a section of the file with their plain values, those of workers last."""
+        of_section = (each for each in SETTINGS.values() if each.section == section)
+        for setting in sorted(of_section, key=lambda each: each.of_workers):
+            value, default = getattr(self, setting.field), DEFAULTS[setting.field]
+            if (self.num_workers or not setting.of_workers) and not (setting.is_left_out and value == default):
+                yield setting, list(value) if isinstance(value, tuple) else value
 
     def for_rank(self, ranks: int | None = None) -> Config:
         """Return this configuration for one of several ranks on a host, which share its CPUs.
@@ -180,7 +168,7 @@ class Config:
             if not text.isdecimal() or int(text) < 1:
                 raise UsageError(f"LOCAL_WORLD_SIZE is {text!r}; allowed: whole numbers from 1")
             ranks = int(text)
-        _require_at_least("ranks", ranks, 1)
+        SETTINGS["ranks"].require(ranks)
         if ranks == self.ranks:
             return self
 
@@ -238,7 +226,13 @@ class Config:
     @property
     def without_loader(self) -> Config:
         """The configuration with only the settings that its step depends on."""
-        return replace(self, num_workers=0, prefetch_factor=None, persistent_workers=False, pin_memory=False)
+        names = (name for name, setting in SETTINGS.items() if setting.section == "dataloader" and name != "batch_size")
+        return replace(self, **{name: DEFAULTS[name] for name in names})
+
+    @property
+    def without_workers(self) -> Config:
+        """The configuration whose training process loads by itself."""
+        return replace(self, num_workers=0, **WITHOUT_WORKERS)
 
     @property
     def step_key(self) -> StepKey:
@@ -252,15 +246,7 @@ class Config:
 
     def dataloader_kwargs(self) -> dict[str, Any]:
         """Return the keyword arguments for ``torch.utils.data.DataLoader`` that this configuration fixes."""
-        loader: dict[str, Any] = {
-            "batch_size": self.batch_size,
-            "num_workers": self.num_workers,
-            "pin_memory": self.pin_memory,
-        }
-        if self.num_workers:
-            loader["prefetch_factor"] = self.prefetch_factor
-            loader["persistent_workers"] = self.persistent_workers
-        return loader
+        return {setting.field: value for setting, value in self._section("dataloader")}
 
     def dataloader(self, dataset: Dataset[Any], **overrides: Any) -> DataLoader[Any]:
         """Build the DataLoader that was timed; ``overrides`` are DataLoader arguments and win.
@@ -276,7 +262,7 @@ class Config:
         if overrides.get("batch_sampler") is not None:
             del arguments["batch_size"]
         if overrides.get("num_workers") == 0:
-            arguments = {name: arguments[name] for name in arguments if name not in WORKER_OPTIONS}
+            arguments = {name: arguments[name] for name in arguments if name not in OF_WORKERS}
         for name in OF_WORKERS if not (arguments | overrides)["num_workers"] else ():
             if overrides.get(name):
                 raise UsageError(f"dataloader: {name} is for workers, and there are none: pass num_workers too")
@@ -377,13 +363,8 @@ class Config:
 
     def to_document(self) -> dict[str, Any]:
         """Return this configuration as the config file's content (schema version 1)."""
-        plain, of_training = self.plain(), ("amp", "accumulation_steps", "ranks", "options")
-        document: dict[str, Any] = {
-            "autotune": SCHEMA_VERSION,
-            "dataloader": self.dataloader_kwargs(),
-            "training": {name: plain[name] for name in of_training if name in plain},
-            "threads": {"intra_op": self.intra_op_threads, "inter_op": self.inter_op_threads},
-        }
+        sections = {each: {setting.key: value for setting, value in self._section(each)} for each in SECTIONS}
+        document: dict[str, Any] = {"autotune": SCHEMA_VERSION, **sections}
         for name in ("measured", "made_on"):
             if getattr(self, name) is not None:
                 document[name] = dict(getattr(self, name))
@@ -401,12 +382,9 @@ class Config:
     def from_document(cls, document: Mapping[str, Any]) -> Config:
         """Build a configuration from a validated config file's content."""
         document, unknown = without_unknown(document)
-        threads = document.get("threads", {})
+        found = {name: document.get(each.section, {}).get(each.key, DEFAULTS[name]) for name, each in SETTINGS.items()}
         return cls(
-            **document["dataloader"],
-            **document.get("training", {}),
-            intra_op_threads=threads.get("intra_op"),
-            inter_op_threads=threads.get("inter_op"),
+            **found,
             measured=document.get("measured"),
             made_on=document.get("made_on"),
             alternatives={
@@ -439,6 +417,14 @@ class Config:
         if objective not in found:
             raise UsageError(f"no answer for {objective!r}; there is {' and '.join(found) or 'none by name'}")
         return found[objective]
+
+
+DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Config) if each.name in SETTINGS}
+"""The default of every setting."""
+WITHOUT_WORKERS = {name: DEFAULTS[name] for name, setting in SETTINGS.items() if setting.of_workers}
+"""The settings that need workers, as they are without any."""
+OF_WORKERS = {**WITHOUT_WORKERS, "multiprocessing_context": None, "timeout": 0}
+"""Arguments that a DataLoader takes with workers only, and their values without."""
 
 
 def _alternative(document: Mapping[str, Any], name: str, part: Mapping[str, Any]) -> dict[str, Any]:
@@ -521,8 +507,3 @@ def _cell(value: object) -> str:
 
 def _say_nothing() -> None:
     """Stand in for a check; a function of a module, so that the loader can be pickled."""
-
-
-def _require_at_least(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
-        raise UsageError(f"{name} is {shown(value)}; allowed: whole numbers from {least}")

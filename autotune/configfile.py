@@ -8,12 +8,11 @@ from __future__ import annotations
 import functools
 import json
 import math
-import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import ConfigFileError
+from autotune.errors import ConfigFileError, shown
 from autotune.output import Kind, reason, write_file
 
 SCHEMA_VERSION = 1
@@ -26,11 +25,6 @@ MAX_DEPTH = 20
 
 SCHEMA = Path(__file__).with_name("config.schema.json")
 """The schema as JSON Schema, with the meaning of every key."""
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 2
-_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
 
 
 @functools.cache
@@ -283,14 +277,6 @@ def without_unknown(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
             if more := {key: value for key, value in content.items() if key not in _keys()[name]}:
                 unknown[name] = more
     return known, unknown
-
-
-def shown(value: object) -> str:
-    """Return a value as Python writes it, shortened."""
-    try:
-        return _SHORT.repr(value)
-    except ValueError:  # Python does not write out a number of thousands of digits
-        return "a number of thousands of digits"
 
 
 def _named(key: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ TIME_LIMIT = 120.0
 
 def diagnose(
     workload: str | Workload | Script,
-    config: Config | Mapping[str, Any] | None = None,
+    config: Config | Mapping[str, Any] | str | None = None,
     dataset: str | None = None,
     *,
     device: str = "auto",
@@ -56,7 +57,7 @@ def diagnose(
         given = as_baseline(config, ranks=ranks)
         facts = runner.inspect(given)
         if runner.script is not None and config is None:
-            given = Config(**runner.script["present"], ranks=given.ranks)
+            given = replace(runner.script.present, ranks=given.ranks)
         return _examine(runner, fitted(given, facts, None), facts, messages, trace)
 
 

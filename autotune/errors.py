@@ -14,6 +14,12 @@ The exit code lives on the class; only ``autotune.cli`` turns it into a process 
 
 from __future__ import annotations
 
+import reprlib
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
+
 
 class AutotuneError(Exception):
     """Base of every error that autotune raises on purpose."""
@@ -66,3 +72,11 @@ class InterruptedRunError(AutotuneError):
     """The user stopped the run before any configuration was measured."""
 
     exit_code = 130
+
+
+def shown(value: object) -> str:
+    """Return a value as Python writes it, shortened."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python does not write out a number of thousands of digits
+        return "a number of thousands of digits"

@@ -1,156 +1,222 @@
-"""The flags of the command line: what they are called, what they take, and how their text is read."""
+"""The options of the command line, one record each, and the parsers of the commands."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+import tomllib
+from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from autotune.errors import UsageError
-from autotune.step_options import OPTIONS
+from autotune.errors import ConfigFileError, UsageError
+from autotune.settings import KNOBS
+from autotune.step_options import OPTIONS as STEP_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-KNOB_FLAGS = (
-    "--batch-size",
-    "--num-workers",
-    "--prefetch-factor",
-    "--pin-memory",
-    "--persistent-workers",
-    "--amp",
-    "--threads",
-)
-"""The flags that say what may vary, whose text ``tune`` reads."""
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 SAMPLERS = ("predictive", "tpe", "gp", "random")
 """The samplers that have a name."""
-
-FLAGS: dict[str, tuple[str, str | None, str]] = {
-    "--dataset": (
-        "DATASET",
-        None,
-        "function that returns your dataset, such as mymod:data; needed where --model returns a model alone",
-    ),
-    "--device": ("DEVICE", "auto", "auto, cpu, or an accelerator such as cuda:0 (default: %(default)s)"),
-    "--budget": (
-        "TIME",
-        None,
-        "time to spend, such as 90s, 3m, 1h, 1m30s; 30s at least (default: 2m to 10m for tuning, 1m for check)",
-    ),
-    "--trials": ("N", None, "most trials to run, such as 20"),
-    "--sampler": (
-        "NAME",
-        "predictive",
-        f"sampler of the Optuna study: {', '.join(SAMPLERS)}, or a function that returns one (default: %(default)s)",
-    ),
-    "--headroom": ("SHARE", "10%", "memory to leave free, such as 10%% or 0.1 (default: 10%%)"),
-    "--max-memory": ("SIZE", None, "most memory that training may take, such as 12GiB"),
-    "--baseline": (
-        "K=V,..",
-        None,
-        (
-            "the settings that you train with today, such as batch_size=64,num_workers=2 (default: batch_size=32, "
-            "no workers, amp=off, torch's own threads)"
-        ),
-    ),
-    "--storage": (
-        "FILE|URL",
-        None,
-        (
-            "keep the study there and always continue it, such as my.study; tuners on several hosts share a server, "
-            "such as postgresql://user@host/database (default: beside the output)"
-        ),
-    ),
-    "--config": ("FILE", None, "diagnose the configuration of a config file instead, such as autotune.yaml"),
-    "--batch-size": ("SIZES", None, "samples per step, such as 32..512"),
-    "--num-workers": ("COUNTS", None, "DataLoader workers, such as 0..8; 0 loads in the training process"),
-    "--prefetch-factor": ("COUNTS", None, "batches requested ahead per worker, such as 2,4"),
-    "--pin-memory": ("CHOICES", None, "copy batches into page-locked memory, such as true or true,false"),
-    "--persistent-workers": ("CHOICES", None, "keep workers alive between epochs, such as true or true,false"),
-    "--amp": ("MODES", None, "automatic mixed precision: off, bf16, fp16, such as off,bf16"),
-    "--threads": ("COUNTS", None, "torch's threads inside one operator, such as 1,2,4"),
-    "--global-batch-size": ("N", None, "samples of an optimizer step, such as 256: smaller batches are accumulated"),
-    "--objective": (
-        "NAME",
-        None,
-        (
-            "samples: the most samples a second with any batch; same-batch: with the samples of an optimizer step as "
-            "they are (default: same-batch without --batch-size, or the one that is sure to reach the same loss sooner)"
-        ),
-    ),
-    "--ranks": (
-        "N",
-        None,
-        "processes that train together on this host, as with torchrun, such as 2; other settings count for each",
-    ),
-    "--loop": (
-        "FILE:LINE",
-        None,
-        "the loop to measure, or its DataLoader, such as train.py:40 (default: the first that trains)",
-    ),
-    "--explore": (
-        "OPTIONS",
-        None,
-        f"further options of the step to try, such as channels_last,compile: all, or some of {', '.join(OPTIONS)}",
-    ),
-    "--report": (
-        "FILE",
-        None,
-        "also write a report, such as report.html; its charts need pip install 'torch-autotune[report]'",
-    ),
-    "--trace": ("FILE", None, "also write torch's profile of a few steps, such as trace.json"),
-    "--study": ("NAME", None, "the study to show, if there are several (default: the newest)"),
-}
-"""The flags that take a value: placeholder, which is ``N`` for a whole number, default, help."""
-
-SWITCHES = {
-    "--oversubscribe-ranks": "allow more --ranks than this host has CPUs and GPUs",
-    "--force": "replace any file but the script and the study, also a proven answer by an undecided one",
-    "--strict": "end, rather than train without the answer, where it finds no DataLoader",
-    "--allow-writes": "let the script write checkpoints and logs each time that it is measured",
-    "--allow-uploads": "let the script send to trackers and model hubs each time that it is measured",
-    "--dry-run": "start the script once, show which DataLoader trains and what would be varied",
-    "--exit-verdict": "exit with 0 for faster, 10 for no gain, 11 for undecided",
-    "--snippet": "print Python lines that use the answer, not its settings",
-    "--json": "print the result as one JSON object",
-    "--quiet": "print nothing but errors to stderr",
-}
-"""The flags that take none, and their help."""
-ALLOWING = ("--allow-writes", "--allow-uploads")
-"""Flags that let a script do in a measurement what it does in training."""
-OF_SCRIPTS = ("--loop", *ALLOWING)
-"""Flags that do not go with a function."""
-
 EXPORTS = ("lightning", "transformers", "accelerate", "deepspeed", "torchrun", "shell", "python", "patch")
 """What ``export`` knows: a patch of a script, and the tools of ``autotune.exports.TARGETS``."""
+SHELLS = ("bash", "zsh", "fish")
+"""The shells that complete commands and flags."""
 
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option: a flag, a key of ``[tool.autotune]`` in pyproject.toml, and mostly a keyword of ``autotune.tune``."""
+
+    name: str
+    """Its name as a keyword; its flag is the same with hyphens."""
+    placeholder: str | None
+    """The word for its value in the help: ``N`` for a whole number; ``None`` for a switch."""
+    help: str
+    default: str | None = None
+    keyword: str = ""
+    """Its keyword of ``tune``; empty where there is none."""
+
+    @property
+    def flag(self) -> str:
+        """Its flag of the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    def of_file(self, value: object) -> Any:
+        """Return the value of a file as its flag has it. Raises ``UsageError`` for a value of another kind."""
+        parts = value if isinstance(value, list) else [value]
+        is_switch = self.placeholder is None
+        if is_switch != isinstance(value, bool) and (is_switch or self.name not in KNOBS):
+            allowed = "true, false" if is_switch else "a text or a number"
+            raise UsageError(f"{self.name} is {value!r}; allowed: {allowed}")
+        if is_switch:
+            return value
+        if not all(isinstance(part, (str, int, float)) for part in parts):
+            raise UsageError(f"{self.name} is {value!r}; allowed: a text, a number, or a list of them")
+        text = ",".join(str(part).lower() if isinstance(part, bool) else str(part) for part in parts)
+        return _whole_from_one(text) if self.placeholder == "N" else text
+
+
+_OPTIONS = (
+    Option(
+        "model",
+        "MODEL",
+        "function that returns (model, dataset), a model, or an autotune.Workload, "
+        "such as mymod:build or path/to/train.py:build",
+    ),
+    Option(
+        "dataset",
+        "DATASET",
+        "function that returns your dataset, such as mymod:data; needed where --model returns a model alone",
+        keyword="dataset",
+    ),
+    Option(
+        "device",
+        "DEVICE",
+        "auto, cpu, or an accelerator such as cuda:0 (default: %(default)s)",
+        default="auto",
+        keyword="device",
+    ),
+    Option(
+        "budget",
+        "TIME",
+        "time to spend, such as 90s, 3m, 1h, 1m30s; 30s at least (default: 2m to 10m for tuning, 1m for check)",
+        keyword="budget",
+    ),
+    Option("trials", "N", "most trials to run, such as 20", keyword="trials"),
+    Option(
+        "headroom",
+        "SHARE",
+        "memory to leave free, such as 10%% or 0.1 (default: 10%%)",
+        default="10%",
+        keyword="headroom",
+    ),
+    Option("max_memory", "SIZE", "most memory that training may take, such as 12GiB", keyword="max_memory"),
+    Option(
+        "baseline",
+        "K=V,..",
+        "the settings that you train with today, such as batch_size=64,num_workers=2 (default: batch_size=32, "
+        "no workers, amp=off, torch's own threads)",
+        keyword="baseline",
+    ),
+    Option(
+        "storage",
+        "FILE|URL",
+        "keep the study there and always continue it, such as my.study; tuners on several hosts share a server, "
+        "such as postgresql://user@host/database (default: beside the output)",
+        keyword="storage",
+    ),
+    Option(
+        "sampler",
+        "NAME",
+        f"sampler of the Optuna study: {', '.join(SAMPLERS)}, or a function that returns one (default: %(default)s)",
+        default="predictive",
+        keyword="optuna_sampler",
+    ),
+    *(Option(knob.name, knob.placeholder, knob.help, keyword=knob.name) for knob in KNOBS.values()),
+    Option(
+        "objective",
+        "NAME",
+        "samples: the most samples a second with any batch; same-batch: with the samples of an optimizer step as "
+        "they are (default: same-batch without --batch-size, or the one that is sure to reach the same loss sooner)",
+        keyword="objective",
+    ),
+    Option(
+        "global_batch_size",
+        "N",
+        "samples of an optimizer step, such as 256: smaller batches are accumulated",
+        keyword="global_batch_size",
+    ),
+    Option(
+        "ranks",
+        "N",
+        "processes that train together on this host, as with torchrun, such as 2; other settings count for each",
+        keyword="ranks",
+    ),
+    Option(
+        "oversubscribe_ranks",
+        None,
+        "allow more --ranks than this host has CPUs and GPUs",
+        keyword="oversubscribe_ranks",
+    ),
+    Option(
+        "explore",
+        "OPTIONS",
+        f"further options of the step to try, such as channels_last,compile: all, or some of {', '.join(STEP_OPTIONS)}",
+        keyword="explore",
+    ),
+    Option("config", "FILE", "diagnose the configuration of a config file instead, such as autotune.yaml"),
+    Option(
+        "loop",
+        "FILE:LINE",
+        "the loop to measure, or its DataLoader, such as train.py:40 (default: the first that trains)",
+    ),
+    Option("allow_writes", None, "let the script write checkpoints and logs each time that it is measured"),
+    Option("allow_uploads", None, "let the script send to trackers and model hubs each time that it is measured"),
+    Option("dry_run", None, "start the script once, show which DataLoader trains and what would be varied"),
+    Option(
+        "output",
+        "FILE",
+        "config file to write, .yaml or .json, such as tuned.json (default: %(default)s)",
+        default="autotune.yaml",
+    ),
+    Option(
+        "report",
+        "FILE",
+        "also write a report, such as report.html; its charts need pip install 'torch-autotune[report]'",
+    ),
+    Option("trace", "FILE", "also write torch's profile of a few steps, such as trace.json"),
+    Option("force", None, "replace any file but the script and the study, also a proven answer by an undecided one"),
+    Option("exit_verdict", None, "exit with 0 for faster, 10 for no gain, 11 for undecided"),
+    Option("quiet", None, "print nothing but errors to stderr", keyword="quiet"),
+    Option("json", None, "print the result as one JSON object"),
+    Option("snippet", None, "print Python lines that use the answer, not its settings"),
+)
+OPTIONS: dict[str, Option] = {option.name: option for option in _OPTIONS}
+"""Every option of the commands that measure, by name, in the order of the help."""
+ALLOWING = ("allow_writes", "allow_uploads")
+"""Options that let a script do in a measurement what it does in training."""
+OF_SCRIPTS = ("loop", *ALLOWING)
+"""Options that do not go with a function."""
 OF_FUNCTIONS = {
-    "--dataset": "a script has its own data: leave it out",
-    "--device": "a script chooses its own device: leave it out",
-    "--baseline": "a script has settings of its own: leave it out, or pass --config",
+    "dataset": "a script has its own data: leave it out",
+    "device": "a script chooses its own device: leave it out",
+    "baseline": "a script has settings of its own: leave it out, or pass --config",
 }
-"""The flags that do not go with a script, and what to do."""
+"""The options that do not go with a script, and what to do."""
 
-DESCRIPTION = """\
-Find the fastest safe way to train your PyTorch model on your dataset on this machine.
+SIGNATURES = {
+    "run SCRIPT ...": "tune a training script as it is; SCRIPT alone does too",
+    "tune --model MODEL": "tune the model and dataset that a function returns",
+    "apply FILE SCRIPT ...": "train a script as it is, with the answer",
+    "check FILE SCRIPT ...": "measure the gain of a config file again",
+    "diagnose SCRIPT ...": "find out why training is slow, without a search",
+    "export FILE --to TOOL": "convert a config file for another tool, or a patch",
+    "report STUDY": "draw a study as an HTML page, or write its trials",
+    "completion SHELL": f"complete flags in a shell: {', '.join(SHELLS)}",
+    "help COMMAND": "show the flags of a command",
+}
+"""Commands with their arguments, and what each does."""
+ABOUT = "Find the fastest safe way to train your PyTorch model on this machine."
+SCREEN = (
+    f"usage: python -m autotune COMMAND [flags] ...\n\n{ABOUT}\n\ncommands:\n"
+    + "".join(f"  {signature:<22} {words}\n" for signature, words in SIGNATURES.items())
+    + """
+examples:
+  python -m autotune run --budget 5m train.py --epochs 90
+  python -m autotune apply autotune.yaml train.py --epochs 90
+  python -m autotune tune --model autotune.demo:build --budget 3m
 
-commands:
-  run SCRIPT ...             tune a training script as it is; SCRIPT alone does the same; -m MODULE is one, too
-  --model MODEL              tune the model and dataset that a function returns, with the flags below
-  apply FILE SCRIPT ...      train a script as it is, with the answer
-  check FILE SCRIPT ...      measure a config file's gain again; of a function with --model MODEL
-  diagnose SCRIPT ...        find out why training is slow, without a search; of a function with --model MODEL
-  export FILE --to TOOL      convert a config file for another tool, or into a patch of the script
-  report STUDY               draw a study as an HTML report, or write its trials as CSV or Parquet
-  help COMMAND               show the flags of a command
+python -m autotune help COMMAND shows the flags of a command.
 """
+)
+"""The help of ``autotune`` alone."""
 
 EPILOG = """\
 examples:
-  python -m autotune run --budget 5m train.py --epochs 90
-  python -m autotune --model autotune.demo:build --budget 3m
+  python -m autotune tune --model autotune.demo:build --budget 3m
   python -m autotune --model train.py:build --baseline batch_size=64,num_workers=4 --batch-size 64..1024
   python -m autotune --model mymod:net --dataset mymod:data --amp off,bf16 --num-workers 0,2,4,8 --json
 
@@ -159,6 +225,9 @@ values of settings:
   32..512    a range bounds it, both ends included
   0,2,4      a list gives its choices
   Without a flag, autotune searches the range that suits this machine.
+
+pyproject.toml:
+  [tool.autotune] gives options by their names, such as budget = "5m"; a flag comes before it.
 
 exit codes:
   0    done: the file is written, whatever the verdict
@@ -191,158 +260,202 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f": did you mean {near[0]}?" if near else ""
 
 
-class _Parser(argparse.ArgumentParser):
-    """An argument parser of a command whose errors are ours: one line, exit code from the class."""
+class Parser(argparse.ArgumentParser):
+    """A parser of one command, whose errors are ours: one line, exit code from the class.
 
-    def __init__(self, command: str, **texts: Any) -> None:
-        super().__init__(prog=f"autotune {command}".rstrip(), allow_abbrev=False, **texts)
-
-    def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        """Parse arguments: unknown flags are reported before missing ones."""
-        for name in (text.partition("=")[0] for text in args if text.startswith("--")):
-            if name != "--" and name not in self._option_string_actions:
-                self.error(f"unknown flag {name}{self._hint(name)}")
-        parsed: argparse.Namespace = self.parse_intermixed_args(args, namespace)
-        return parsed
-
-    def _hint(self, name: str) -> str:
-        return did_you_mean(name, self._option_string_actions)
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see python -m {self.prog} --help")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line; a test pins its flags."""
-    parser = _Parser(
-        "",
-        usage=RUN_USAGE + "\n       python -m autotune --model MODEL [--dataset DATASET] [flags]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_workload_flags(parser)
-    run = ("--device", "--budget", "--trials", "--headroom", "--max-memory", "--baseline", "--storage", "--sampler")
-    _add(parser.add_argument_group("the run"), *run)
-    knobs = (*KNOB_FLAGS, "--objective", "--global-batch-size", "--ranks", "--oversubscribe-ranks", "--explore")
-    _add(parser.add_argument_group("settings that may vary"), *knobs)
-    _add_output(parser)
-    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
-    return parser
-
-
-class _ScriptParser(_Parser):
-    """A parser of flags up to a script's name: all from there on is the script's, ``script`` in what is parsed.
-
-    Where it knows ``--model``, a function may take the script's place.
+    Where a command takes a script, all from its name on is the script's: ``script`` in the result. Where such a command
+    knows ``--model`` too, a function may take the script's place. ``taken`` are the options that pyproject.toml gave.
     """
 
+    takes_script = False
+
+    def __init__(self, **texts: Any) -> None:
+        super().__init__(allow_abbrev=False, **texts)
+
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        """Parse the flags before the script."""
-        place, files = 0, len(self._get_positional_actions())
-        while place < len(args) and ((is_flag := args[place].startswith("-") and args[place] != "-m") or files):
-            action = self._option_string_actions.get(args[place])
-            files -= not is_flag
-            place += 2 if action is not None and action.nargs is None else 1
-            if args[place - 1] == "--":
-                break
-        parsed = super().parse_args(args[: place - (args[place - 1 : place] == ["--"])], namespace)
-        parsed.script = tuple(args[place:])
-        if getattr(parsed, "patch", None) and (first := "".join(parsed.script[:1])).endswith(PATCHES):
-            self.error(f"--patch {first}: write --patch={first}")
-        has_model, way = "model" in parsed, ""
-        if has_model:
-            way = ", or --model with the function that returns your model"
-            if parsed.model is not None and parsed.script:
-                self.error(f"--model {parsed.model}: a function is measured without {parsed.script[0]}; leave out one")
-            if parsed.script:
-                self._refuse_of_functions(parsed)
-            elif flag := next((each for each in OF_SCRIPTS if getattr(parsed, each[2:].replace("-", "_"), None)), None):
-                self.error(f"{flag}: is for a script; leave it out")
-        if parsed.script in ((), ("-m",)) and not (has_model and parsed.model):
-            self.error(f"name the script that you train with, such as train.py{way}")
+        """Parse the flags of a command; unknown ones are reported before missing ones."""
+        own, script = self._split(args) if self.takes_script else (list(args), ())
+        for name in (text.partition("=")[0] for text in own if text.startswith("--")):
+            if name != "--" and name not in self._option_string_actions:
+                self.error(f"unknown flag {name}{self._hint(name, args)}")
+        taken = self._of_file(script)
+        self.set_defaults(**taken)
+        parsed: argparse.Namespace = self.parse_intermixed_args(own, namespace)
+        given = {text.partition("=")[0] for text in own}
+        parsed.taken = {name: value for name, value in taken.items() if OPTIONS[name].flag not in given}
+        if self.takes_script:
+            parsed.script = script
+            self._require_source(parsed)
         return parsed
 
-    def _refuse_of_functions(self, parsed: argparse.Namespace) -> None:
-        """Refuse flags of functions beside a script, which decides that itself."""
-        for name, way in OF_FUNCTIONS.items():
-            key = name[2:].replace("-", "_")
-            if getattr(parsed, key, None) != self.get_default(key):
-                self.error(f"{name}: is for a function; {way}")
+    def error(self, message: str) -> NoReturn:
+        """Raise ``UsageError`` with a message that names the command's help."""
+        raise UsageError(f"{message}; see python -m {self.prog} --help")
 
-    def _hint(self, name: str) -> str:
+    def _split(self, args: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+        """Return the flags and files of the command, and the script with its arguments."""
+        own, rest, files = list[str](), list(args), len(self._get_positional_actions())
+        while rest and ((is_flag := rest[0].startswith("-") and rest[0] != "-m") or files):
+            own.append(rest.pop(0))
+            if own[-1] == "--":
+                own.pop()
+                break
+            files -= not is_flag
+            action = self._option_string_actions.get(own[-1])
+            if action is None or not rest:
+                continue
+            if action.nargs is None:
+                own.append(rest.pop(0))
+            elif own[-1] == "--patch" and rest[0].endswith(PATCHES):
+                own[-1] += f"={rest.pop(0)}"
+        return own, tuple(rest)
+
+    def _of_file(self, script: tuple[str, ...]) -> dict[str, Any]:
+        """Return the options of this command that pyproject.toml gives."""
+        names = (
+            {action.dest for action in self._actions} & OPTIONS.keys() if self.prog.split()[-1] in MEASURING else set()
+        )
+        found = {name: value for name, value in file_options().items() if name in names} if names else {}
+        for action in self._actions:
+            action.required = action.required and action.dest not in found
+        return {name: value for name, value in found.items() if not (script and name in ("model", *OF_FUNCTIONS))}
+
+    def _require_source(self, parsed: argparse.Namespace) -> None:
+        """Refuse a command line without a script or a function, with both, or with flags of the other."""
+        has_model, script = "model" in parsed, parsed.script
+        if has_model and script:
+            if parsed.model is not None:
+                self.error(f"--model {parsed.model}: a function is measured without {script[0]}; leave out one")
+            for name, way in OF_FUNCTIONS.items():
+                if getattr(parsed, name, None) != self.get_default(name):
+                    self.error(f"--{name}: is for a function; {way}")
+        elif wrong := [OPTIONS[name].flag for name in OF_SCRIPTS if has_model and getattr(parsed, name, None)]:
+            self.error(f"{wrong[0]}: is for a script; leave it out")
+        if script in ((), ("-m",)) and not (has_model and parsed.model):
+            way = ", or --model with the function that returns your model" if has_model else ""
+            self.error(f"name the script that you train with, such as train.py{way}")
+
+    def _hint(self, name: str, args: Sequence[str]) -> str:
+        if not self.takes_script:
+            return did_you_mean(name, self._option_string_actions)
         if name == "--model":
             return (
                 f": {self.prog} takes a script, such as train.py; a function is tuned with python -m autotune --model"
             )
-        return f"{super()._hint(name)}; flags of the script go after its name"
+        near = did_you_mean(name, self._option_string_actions)
+        script = next((text for text in args if text.endswith(".py")), None)
+        moved = [text for text in args if text != script]
+        if near or script is None:
+            return f"{near}; flags of the script go after its name"
+        return f"; flags of the script go after its name: {self.prog} {shlex.join([script, *moved])}"
 
 
-def build_run_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``run``."""
-    parser = _ScriptParser(
-        "run",
-        usage=RUN_USAGE,
-        description="Tune a training script as it is: its own loop is the training step.",
-        epilog=f"{AS_MODULE}. exit codes: as for tuning",
-    )
-    _add(
-        parser.add_argument_group("the run"),
-        *("--budget", "--trials", "--headroom", "--max-memory", "--storage", "--sampler"),
-        *("--loop", *ALLOWING, "--dry-run"),
-    )
+def file_options() -> dict[str, Any]:
+    """Return the options in ``[tool.autotune]`` of the nearest pyproject.toml, as their flags have them.
+
+    Raises ``ConfigFileError`` naming the file and the key that is wrong.
+    """
+    folder = Path.cwd()
+    path = next((each for parent in (folder, *folder.parents) if (each := parent / "pyproject.toml").is_file()), None)
+    if path is None or "tool.autotune" not in (text := path.read_text(encoding="utf-8", errors="replace")):
+        return {}
+    try:
+        given = tomllib.loads(text).get("tool", {}).get("autotune", {})
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigFileError(f"{path}: not a valid TOML file: {error}") from None
+    found = dict[str, Any]()
+    for key, value in given.items():
+        name = key.replace("-", "_")
+        if name not in OPTIONS:
+            raise ConfigFileError(f"{path}: tool.autotune.{key}: unknown{did_you_mean(name, OPTIONS)}")
+        try:
+            found[name] = OPTIONS[name].of_file(value)
+        except (UsageError, argparse.ArgumentTypeError) as error:
+            raise ConfigFileError(f"{path}: tool.autotune.{error}") from None
+    return found
+
+
+class _Root(argparse.ArgumentParser):
+    """The parser of ``autotune`` alone, whose help is one screen."""
+
+    def format_help(self) -> str:
+        return SCREEN
+
+
+MEASURING = ("tune", "run", "check", "diagnose")
+"""The commands that read pyproject.toml."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; ``parsers_of`` returns its commands."""
+    root = _Root(prog="autotune", description=ABOUT)
+    root.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = root.add_subparsers(metavar="COMMAND", parser_class=Parser, prog="autotune")
+    about = {signature.split()[0]: words for signature, words in SIGNATURES.items()}
+    for name, (build, takes_script, texts) in _COMMANDS.items():
+        parser = commands.add_parser(name, help=about[name], **texts)
+        parser.takes_script = takes_script
+        build(parser)
+    return root
+
+
+def parsers_of(root: argparse.ArgumentParser) -> Mapping[str, Parser]:
+    """Return the parser of every command."""
+    (commands,) = (action for action in root._actions if isinstance(action, argparse._SubParsersAction))
+    return commands.choices
+
+
+def _add_tune(parser: Parser) -> None:
+    _add(parser.add_argument_group("your code"), "model", "dataset")
+    run = ("device", "budget", "trials", "headroom", "max_memory", "baseline", "storage", "sampler")
+    _add(parser.add_argument_group("the run"), *run)
+    knobs = (*KNOBS, "objective", "global_batch_size", "ranks", "oversubscribe_ranks", "explore")
+    _add(parser.add_argument_group("settings that may vary"), *knobs)
+    _add_output(parser)
+    parser._option_string_actions["--model"].required = True
+    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
+
+
+def _add_run(parser: Parser) -> None:
+    run = ("budget", "trials", "headroom", "max_memory", "storage", "sampler", "loop", *ALLOWING, "dry_run")
+    _add(parser.add_argument_group("the run"), *run)
     group = parser.add_argument_group("settings that may vary; the batch size only where it is asked for")
-    _add(group, *KNOB_FLAGS, "--objective", "--ranks", "--oversubscribe-ranks")
-    output = _add_output(parser)
-    output.add_argument(
+    _add(group, *KNOBS, "objective", "ranks", "oversubscribe_ranks")
+    _add_output(parser).add_argument(
         "--patch",
         nargs="?",
         const="autotune.patch",
         metavar="=FILE",
         help="also write the answer as a patch of the script, for git apply (default: autotune.patch)",
     )
-    return parser
 
 
-def build_apply_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``apply``."""
-    parser = _ScriptParser(
-        "apply",
-        usage="python -m autotune apply [--strict] FILE SCRIPT [arguments of the script]",
-        description="Train a script as it is, with the settings that run has found for it.",
-        epilog=AS_MODULE,
-    )
-    _add(parser, "--strict")
+def _add_apply(parser: Parser) -> None:
+    words = "end, rather than train without the answer, where it finds no DataLoader"
+    parser.add_argument("--strict", action="store_true", help=words)
     parser.add_argument("file", metavar="FILE", help="config file that run wrote, such as autotune.yaml")
-    return parser
 
 
-def build_check_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``check``."""
-    parser = _ScriptParser(
-        "check",
-        usage="python -m autotune check [flags] FILE SCRIPT [arguments of the script]\n"
-        "       python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
-        description="Measure a config file's configuration beside its baseline again: does its gain hold here?",
-        epilog=f"{AS_MODULE}. exit codes: 0 the gain holds; 1 it does not; 11 undecided; others as for tuning",
-    )
+def _add_check(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
-    _add_workload_flags(parser, is_required=False)
-    _add(parser.add_argument_group("the run"), "--device", "--oversubscribe-ranks", "--budget", *ALLOWING)
+    _add(parser.add_argument_group("your code, where it is no script"), "model", "dataset")
+    _add(parser.add_argument_group("the run"), "device", "oversubscribe_ranks", "budget", *ALLOWING)
     parser.set_defaults(budget="1m", ranks=None)
-    _add(parser.add_argument_group("output"), "--json", "--quiet")
-    return parser
+    _add(parser.add_argument_group("output"), "json", "quiet")
 
 
-def build_export_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``export``."""
-    parser = _Parser(
-        "export",
-        usage="python -m autotune export FILE --to TOOL [--objective NAME] [--output FILE] [--force]\n"
-        "       python -m autotune export FILE --to patch [--output FILE] [--force] SCRIPT",
-        description="Convert a config file for another tool, and name the settings that the tool cannot take.",
-        epilog="exit codes: 0 done; others as for tuning",
-    )
+def _add_diagnose(parser: Parser) -> None:
+    _add(parser.add_argument_group("your code, where it is no script"), "model", "dataset")
+    group = parser.add_argument_group("the run")
+    _add(group, "device", "ranks", "oversubscribe_ranks", "loop", *ALLOWING)
+    _add(group.add_mutually_exclusive_group(), "baseline", "config")
+    output = parser.add_argument_group("output")
+    _add(output, "trace")
+    _add_force(output)
+    _add(output, "json", "quiet")
+
+
+def _add_export(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE", help="config file that autotune wrote, such as autotune.yaml")
     parser.add_argument("script", metavar="SCRIPT", nargs="?", help="the script to patch, such as train.py")
     parser.add_argument("-m", dest="module", metavar="MODULE", help="the module to patch, in place of SCRIPT")
@@ -352,17 +465,9 @@ def build_export_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", metavar="FILE", help="write this file instead of standard output")
     _add_force(parser)
-    return parser
 
 
-def build_report_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``report``."""
-    parser = _Parser(
-        "report",
-        usage="python -m autotune report STUDY [--output FILE] [--force] [--study NAME]",
-        description="Draw a study, also a running one, as an HTML report that needs no network, or write its trials.",
-        epilog="exit codes: 0 done; others as for tuning",
-    )
+def _add_report(parser: Parser) -> None:
     parser.add_argument("source", metavar="STUDY", help="file or URL of the study, such as autotune.study")
     parser.add_argument(
         "--output",
@@ -370,64 +475,116 @@ def build_report_parser() -> argparse.ArgumentParser:
         default="report.html",
         help="file to write: .html for the page, .csv or .parquet for the trials (default: %(default)s)",
     )
-    _add(parser, "--study")
+    words = "the study to show, if there are several (default: the newest)"
+    parser.add_argument("--study", metavar="NAME", help=words)
     _add_force(parser)
-    return parser
 
 
-def build_diagnose_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``diagnose``."""
-    parser = _ScriptParser(
-        "diagnose",
-        usage="python -m autotune diagnose [flags] SCRIPT [arguments of the script]\n"
-        "       python -m autotune diagnose --model MODEL [--dataset DATASET] [flags]",
-        description="Measure one configuration for half a minute and name its limit, the evidence and the remedy.",
-        epilog=f"{AS_MODULE}. exit codes: as for tuning",
-    )
-    _add_workload_flags(parser, is_required=False)
-    group = parser.add_argument_group("the run")
-    _add(group, "--device", "--ranks", "--oversubscribe-ranks", "--loop", *ALLOWING)
-    _add(group.add_mutually_exclusive_group(), "--baseline", "--config")
-    output = parser.add_argument_group("output")
-    _add(output, "--trace")
-    _add_force(output)
-    _add(output, "--json", "--quiet")
-    return parser
+def _add_completion(parser: Parser) -> None:
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
 
 
-def _add_workload_flags(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
-    group = parser.add_argument_group("your code" if is_required else "your code, where it is no script")
-    group.add_argument(
-        "--model",
-        required=is_required,
-        metavar="MODEL",
-        help="function that returns (model, dataset), a model, or an autotune.Workload, "
-        "such as mymod:build or path/to/train.py:build",
-    )
-    _add(group, "--dataset")
+_Command = tuple["Callable[[Parser], None]", bool, dict[str, Any]]
+_COMMANDS: dict[str, _Command] = {
+    "tune": (
+        _add_tune,
+        False,
+        {
+            "usage": "python -m autotune tune --model MODEL [--dataset DATASET] [flags]\n"
+            "       python -m autotune --model MODEL [--dataset DATASET] [flags]",
+            "description": "Tune the model and dataset that a function of yours returns.",
+            "epilog": EPILOG,
+            "formatter_class": argparse.RawDescriptionHelpFormatter,
+        },
+    ),
+    "run": (
+        _add_run,
+        True,
+        {
+            "usage": RUN_USAGE,
+            "description": "Tune a training script as it is: its own loop is the training step.",
+            "epilog": f"{AS_MODULE}. exit codes: as for tuning",
+        },
+    ),
+    "apply": (
+        _add_apply,
+        True,
+        {
+            "usage": "python -m autotune apply [--strict] FILE SCRIPT [arguments of the script]",
+            "description": "Train a script as it is, with the settings that run has found for it.",
+            "epilog": AS_MODULE,
+        },
+    ),
+    "check": (
+        _add_check,
+        True,
+        {
+            "usage": "python -m autotune check [flags] FILE SCRIPT [arguments of the script]\n"
+            "       python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
+            "description": "Measure a config file's configuration beside its baseline again: does its gain hold here?",
+            "epilog": f"{AS_MODULE}. exit codes: 0 the gain holds; 1 it does not; 11 undecided; others as for tuning",
+        },
+    ),
+    "diagnose": (
+        _add_diagnose,
+        True,
+        {
+            "usage": "python -m autotune diagnose [flags] SCRIPT [arguments of the script]\n"
+            "       python -m autotune diagnose --model MODEL [--dataset DATASET] [flags]",
+            "description": "Measure one configuration for half a minute and name its limit, the evidence and the "
+            "remedy.",
+            "epilog": f"{AS_MODULE}. exit codes: as for tuning",
+        },
+    ),
+    "export": (
+        _add_export,
+        False,
+        {
+            "usage": "python -m autotune export FILE --to TOOL [--objective NAME] [--output FILE] [--force]\n"
+            "       python -m autotune export FILE --to patch [--output FILE] [--force] SCRIPT",
+            "description": "Convert a config file for another tool, and name the settings that the tool cannot take.",
+            "epilog": "exit codes: 0 done; others as for tuning",
+        },
+    ),
+    "report": (
+        _add_report,
+        False,
+        {
+            "usage": "python -m autotune report STUDY [--output FILE] [--force] [--study NAME]",
+            "description": "Draw a study, also a running one, as an HTML report that needs no network, or write its "
+            "trials.",
+            "epilog": "exit codes: 0 done; others as for tuning",
+        },
+    ),
+    "completion": (
+        _add_completion,
+        False,
+        {
+            "usage": "python -m autotune completion SHELL",
+            "description": "Print a script that has a shell complete autotune's commands, flags and files.",
+            "epilog": 'bash: eval "$(autotune completion bash)"; zsh and fish: write it where they read completions',
+        },
+    ),
+}
+"""Each command: what adds its arguments, whether it takes a script, and its texts."""
 
 
 def _add_output(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     output = parser.add_argument_group("output")
-    output.add_argument(
-        "--output",
-        default="autotune.yaml",
-        metavar="FILE",
-        help="config file to write, .yaml or .json, such as tuned.json (default: %(default)s)",
-    )
-    _add(output, "--report", "--force", "--exit-verdict", "--quiet")
-    _add(output.add_mutually_exclusive_group(), "--json", "--snippet")
+    _add(output, "output", "report", "force", "exit_verdict", "quiet")
+    _add(output.add_mutually_exclusive_group(), "json", "snippet")
     return output
 
 
 def _add(group: argparse._ActionsContainer, *names: str) -> None:
-    for name in names:
-        if name in SWITCHES:
-            group.add_argument(name, action="store_true", help=SWITCHES[name])
-            continue
-        placeholder, default, text = FLAGS[name]
-        read: Callable[[str], object] = _whole_from_one if placeholder == "N" else str
-        group.add_argument(name, type=read, default=default, metavar=placeholder, help=text)
+    for option in map(OPTIONS.__getitem__, names):
+        if option.placeholder is None:
+            group.add_argument(option.flag, action="store_true", help=option.help)
+        else:
+            read: Callable[[str], object] = _whole_from_one if option.placeholder == "N" else str
+            group.add_argument(
+                option.flag, type=read, default=option.default, metavar=option.placeholder, help=option.help
+            )
 
 
 def _add_force(group: argparse._ActionsContainer) -> None:
@@ -455,45 +612,7 @@ def installed_version() -> str:
         return "unknown"
 
 
-def parse_baseline(text: str) -> dict[str, Any]:
-    """Return the settings of ``--baseline``, such as ``batch_size=64,amp=off``, with their types.
-
-    Raises ``UsageError`` naming the key or value that is wrong, and what is allowed.
-    """
-    settings: dict[str, Any] = {}
-    for item in text.split(","):
-        name, _, value = (part.strip() for part in item.partition("="))
-        if name not in _BASELINE_KEYS:
-            raise UsageError(f"--baseline: unknown key {name!r}; allowed: {', '.join(_BASELINE_KEYS)}")
-        if name in settings:
-            raise UsageError(f"--baseline: {name} is given twice")
-        allowed, read = _BASELINE_KEYS[name]
-        try:
-            settings[name] = read(value)
-        except (KeyError, ValueError):
-            raise UsageError(f"--baseline: {name} is {value!r}; allowed: {allowed}") from None
-    return settings
-
-
 def _whole_from_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"is {text!r}; allowed: whole numbers from 1, such as 20")
     return int(text)
-
-
-def _read_switch(text: str) -> bool:
-    return {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}[text.lower()]
-
-
-_WHOLE = ("a whole number, such as 4", int)
-_SWITCH = ("true, false, on, off, yes or no", _read_switch)
-_BASELINE_KEYS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "batch_size": _WHOLE,
-    "num_workers": _WHOLE,
-    "prefetch_factor": _WHOLE,
-    "pin_memory": _SWITCH,
-    "persistent_workers": _SWITCH,
-    "amp": ("off, bf16 or fp16", lambda text: {"off": "off", "bf16": "bf16", "fp16": "fp16"}[text.lower()]),
-    "threads": _WHOLE,
-}
-"""What ``--baseline`` takes: key, what is allowed, how its text is read."""

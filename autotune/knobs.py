@@ -1,4 +1,4 @@
-"""The knobs of a search: the values that a user admits for each, and the baseline that a user names.
+"""The baseline and the bounds that a user gives, held against the workload.
 
 Pure: no clock, no torch, no I/O.
 """
@@ -6,125 +6,89 @@ Pure: no clock, no torch, no I/O.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.config import AMP_MODES, Config
+from autotune.config import OBJECTIVES, Config, Objective
 from autotune.errors import UsageError
 from autotune.records import WorkloadFacts
-
-_SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """A setting that the search varies."""
-
-    name: str
-    field: str
-    """Its field in ``Config``."""
-    example: str
-    """Several values, as a user may write them."""
-    least: int = 0
-    """Least whole number."""
-    choices: Mapping[str, Any] | None = None
-    """The value of each text, where it is no number."""
-
-    @property
-    def flag(self) -> str:
-        """Its flag of the command line."""
-        return "--" + self.name.replace("_", "-")
-
-    def parse(self, text: str) -> list[Any]:
-        """Return the values of a text: one value, ``a..b`` or ``a,b,c``. Raises ``UsageError``."""
-        low, dots, high = text.partition("..")
-        if not dots:
-            return [self.value(part.strip()) for part in text.split(",")]
-        said = f"{self.flag} {text}: "
-        if self.choices:
-            raise UsageError(f"{said}a range needs whole numbers; list the values, for example {self.example}")
-        first, last = self.value(low.strip()), self.value(high.strip())
-        if first > last:
-            raise UsageError(f"{said}the range is empty; write the smaller end first")
-        if self.name == "batch_size":
-            return sorted({first, last} | {2**k for k in range(31) if first <= 2**k <= last})
-        return list(range(first, last + 1))
-
-    def value(self, given: Any) -> Any:
-        """Return a single value. Raises ``UsageError`` with what is allowed."""
-        if self.choices:
-            if (text := str(given).lower()) in self.choices:
-                return self.choices[text]
-            raise UsageError(f"{self.flag} {given}: allowed: {', '.join(self.choices)}")
-        try:
-            number = None if isinstance(given, (bool, float)) else int(given)
-        except (TypeError, ValueError):
-            number = None
-        if number is None or number < self.least:
-            allowed = f"whole numbers from {self.least}, for example {self.example}"
-            raise UsageError(f"{self.flag} {given}: allowed: {allowed}")
-        return number
+from autotune.settings import KNOBS, SETTINGS, Bounds, parse_knobs, parse_settings
+from autotune.step_options import parse_options
 
 
-KNOBS: Mapping[str, Knob] = {
-    knob.name: knob
-    for knob in (
-        Knob("batch_size", "batch_size", "32..512", least=1),
-        Knob("num_workers", "num_workers", "0..8", least=0),
-        Knob("prefetch_factor", "prefetch_factor", "2,4", least=1),
-        Knob("pin_memory", "pin_memory", "true,false", choices=_SWITCH),
-        Knob("persistent_workers", "persistent_workers", "true,false", choices=_SWITCH),
-        Knob("amp", "amp", "off,bf16", choices={mode: mode for mode in AMP_MODES}),
-        Knob("threads", "intra_op_threads", "1..4", least=1),
-    )
-}
-"""Every knob that the search varies, by its name, in order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The search that a user asks for, from the options of ``tune``."""
+
+    baseline: Config
+    knobs: Mapping[str, Bounds]
+    """The admitted values of knobs, by name."""
+    global_batch_size: int | None
+    objective: Objective | None
+    options: tuple[str, ...]
+    """Further options of the step that may be tried."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Asked:
+        """Return the search of the options of ``tune``. Raises ``UsageError`` naming a wrong one."""
+        whole, objective, explore = (given.get(name) for name in ("global_batch_size", "objective", "explore"))
+        trials = given.get("trials")
+        knobs = parse_knobs({name: given.get(name) for name in KNOBS})
+        if trials is not None and trials < 1:
+            raise UsageError(f"--trials {trials}: allowed: whole numbers from 1")
+        if objective not in (None, *OBJECTIVES):
+            raise UsageError(f"--objective {objective}: allowed: {', '.join(OBJECTIVES)}")
+        if objective == "samples" and whole is not None:
+            raise UsageError("--objective samples: --global-batch-size keeps the samples of a step; leave out one")
+        baseline = as_baseline(given.get("baseline"), whole, given.get("ranks"))
+        options = () if explore is None else parse_options(explore)
+        return cls(baseline=baseline, knobs=knobs, global_batch_size=whole, objective=objective, options=options)
+
+    def of_script(self, present: Config) -> Asked:
+        """Return the search for a script, whose settings are the baseline; its batch stays unless it is asked for."""
+        baseline = replace(present, ranks=self.baseline.ranks)
+        stays = "batch_size" not in self.knobs and self.objective != "samples"
+        own = parse_knobs({"batch_size": baseline.batch_size}) if stays else {}
+        return replace(self, baseline=baseline, knobs={**self.knobs, **own})
+
+    def held_against(self, facts: WorkloadFacts, fixed: Mapping[str, Any]) -> Asked:
+        """Return the search with the knobs that the training's loader fixes, and a baseline that fits an epoch.
+
+        Raises ``UsageError`` where a knob is given another value.
+        """
+        require_free(self.knobs, fixed)
+        baseline = fitted(self.baseline, facts, self.global_batch_size)
+        return replace(self, baseline=baseline, knobs={**self.knobs, **parse_knobs(fixed)})
 
 
-def parse_knob(name: str, given: Any, facts: WorkloadFacts | None = None) -> tuple[Any, ...]:
-    """Return the values a user admits for a knob, in order; empty when nothing was given.
-
-    ``given`` is a value, a sequence of values, or text: one value, ``a..b`` or ``a,b,c``. A range of batch
-    sizes holds its ends and the powers of two between them. Raises ``UsageError`` naming the flag.
-    """
-    if given is None:
-        return ()
-    knob, several = KNOBS[name], isinstance(given, (list, tuple, range, set, frozenset))
-    values = (
-        knob.parse(given) if isinstance(given, str) else [knob.value(each) for each in (given if several else [given])]
-    )
-    if not values:
-        raise UsageError(f"{knob.flag}: no value given")
-    if facts is not None:
-        _refuse_impossible(knob, values, facts)
-    return tuple(dict.fromkeys(values))
-
-
-def _refuse_impossible(knob: Knob, values: list[Any], facts: WorkloadFacts) -> None:
-    slow = [mode for mode in values if knob.name == "amp" and mode not in facts.amp_modes]
+def require_possible(asked: Mapping[str, Bounds], facts: WorkloadFacts) -> None:
+    """Raise ``UsageError`` for values that this workload cannot have on this machine."""
+    values = {name: each.values for name, each in asked.items()}
+    slow = [mode for mode in values.get("amp", ()) if mode not in facts.amp_modes]
     if slow:
         has_none = f"{facts.device_name} ({facts.device}) has no fast {slow[0]} arithmetic"
         of_script = "the script enters no autocast of it" if facts.autocast_call else "a script needs a scaler for it"
         why = of_script if facts.loader_site and (facts.autocast_call or slow[0] == "fp16") else has_none
-        raise UsageError(f"{knob.flag} {slow[0]}: {why}; allowed here: {', '.join(facts.amp_modes)}")
-    if knob.name == "pin_memory" and True in values and facts.device == "cpu":
-        raise UsageError(f"{knob.flag} true: pinning needs an accelerator; training runs on the CPU here")
-    if knob.name == "batch_size" and facts.epoch_samples and max(values) > facts.epoch_samples:
-        raise UsageError(f"{knob.flag} {max(values)}: an epoch has only {facts.epoch_samples} samples")
+        raise UsageError(f"--amp {slow[0]}: {why}; allowed here: {', '.join(facts.amp_modes)}")
+    if True in values.get("pin_memory", ()) and facts.device == "cpu":
+        raise UsageError("--pin-memory true: pinning needs an accelerator; training runs on the CPU here")
+    largest = max(values.get("batch_size", (0,)))
+    if facts.epoch_samples and largest > facts.epoch_samples:
+        raise UsageError(f"--batch-size {largest}: an epoch has only {facts.epoch_samples} samples")
 
 
-def require_free(given: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+def require_free(asked: Mapping[str, Bounds], fixed: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for a knob that is given another value than the training's loader fixes."""
     for name, value in fixed.items():
-        if (wanted := given.get(name)) is not None and str(wanted) != str(value):
+        if name in asked and asked[name].values != (value,):
             raise UsageError(
-                f"{name}={wanted}: it stays {value} in this training, whose batches a batch sampler or the dataset "
-                "makes, or several loaders together"
+                f"{name}={asked[name].given}: it stays {value} in this training, whose batches a batch sampler or the "
+                "dataset makes, or several loaders together"
             )
 
 
 def as_baseline(
-    given: Config | Mapping[str, Any] | None, global_batch_size: int | None = None, ranks: int | None = None
+    given: Config | Mapping[str, Any] | str | None, global_batch_size: int | None = None, ranks: int | None = None
 ) -> Config:
     """Return the baseline as a configuration; batch size 32, no workers and fp32 where nothing is said.
 
@@ -132,6 +96,7 @@ def as_baseline(
     it gets the largest divisor up to 32. Raises ``UsageError`` for an unknown field, for a batch size that is no
     divisor, and for other ``ranks`` than are measured.
     """
+    given = parse_settings(given) if isinstance(given, str) else given
     config = _in_ranks(given if isinstance(given, Config) else _config_of(given), ranks)
     if global_batch_size is None:
         return config
@@ -174,13 +139,14 @@ def _in_ranks(config: Config, ranks: int | None) -> Config:
 
 
 def _config_of(given: Mapping[str, Any] | None) -> Config:
-    fields = {"intra_op_threads" if name == "threads" else name: value for name, value in (given or {}).items()}
+    names = {each.name: field for field, each in SETTINGS.items()}
+    fields = {names.get(name, name): value for name, value in (given or {}).items()}
     try:
         return Config(**fields)
     except TypeError:
-        known = [name for name in asdict(Config()) if name not in ("measured", "made_on", "alternatives", "unknown")]
-        unknown = ", ".join(name for name in fields if name not in known)
-        raise UsageError(f"--baseline {unknown}: unknown; allowed: {', '.join([*known, 'threads'])}") from None
+        unknown = ", ".join(name for name in fields if name not in SETTINGS)
+        known = ", ".join(dict.fromkeys([*SETTINGS, *names]))
+        raise UsageError(f"--baseline {unknown}: unknown; allowed: {known}") from None
 
 
 def fitted(baseline: Config, facts: WorkloadFacts, global_batch_size: int | None) -> Config:

@@ -6,6 +6,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,13 +49,14 @@ def check(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         promise = read_promise(Path(path))
+    made_on = promise.config.made_on or {}
     notes = [str(warning.message) for warning in caught if warning.category is UserWarning]
     if ranks not in (None, promise.config.ranks):
         own = promise.config
         raise UsageError(f"{path}: its number of ranks is {own.ranks}, not {ranks}: start it with {own.launcher}")
     if is_script := isinstance(workload, Script):
-        workload = replace(workload, loop=(promise.config.made_on or {}).get("loop"))
-    if is_script != (promise.site is not None):
+        workload = replace(workload, loop=made_on.get("loop"))
+    if is_script != (made_on.get("loader") is not None):
         made_for, way = ("a function", "--model mymod:build") if is_script else ("a script", "train.py")
         raise UsageError(f"{path}: was made for {made_for}: name it, as in check {path} {way}")
     time = Budget(parse_duration(budget))
@@ -63,11 +65,11 @@ def check(
     source = describe(workload, dataset)
     with ProcessRunner(source, device, on_wait=messages.say, oversubscribe_ranks=oversubscribe_ranks) as runner:
         facts = runner.inspect(promise.baseline)
-        if promise.workload not in (None, facts.fingerprint):
+        if made_on.get("workload") not in (None, facts.fingerprint):
             parts = "script, arguments or dataset" if is_script else "model, dataset or training code"
             notes.append(f"{path}: {parts} are not those that the file was made for")
         found = {facts.loader_site, *facts.other_loader_sites}
-        for gone in (site for site in (promise.site, *promise.other_sites) if site not in found):
+        for gone in filterfalse(found.__contains__, (made_on.get("loader"), *(made_on.get("other_loaders") or ()))):
             notes.append(f"{path}: apply finds no DataLoader like {gone} any more: tune again to use it")
         return compare(runner, promise, time, messages, tuple(notes), seed=secrets.randbits(31))
 
@@ -139,17 +141,15 @@ def read_promise(path: Path) -> Promise:
     if baseline is None or _is_same(baseline, config):
         told = "promises no gain over another configuration, so there is nothing to check; run looks for a gain"
         raise ConfigFileError(f"{path}: {told}")
+    ends = measured.get("speedup_ci95")
     return Promise(
         config=config,
         baseline=baseline,
         samples_per_second=measured.get("samples_per_second"),
         speedup=float(measured.get("speedup", 1.0)),
-        speedup_ci95=_interval(measured.get("speedup_ci95")),
-        workload=(config.made_on or {}).get("workload"),
-        site=(config.made_on or {}).get("loader"),
+        speedup_ci95=(float(ends[0]), float(ends[1])) if ends else None,
         beginning_samples=measured.get("beginning_samples"),
         later_epochs=bool(measured.get("later_epochs")),
-        other_sites=tuple((config.made_on or {}).get("other_loaders") or ()),
     )
 
 
@@ -158,10 +158,6 @@ def _is_same(baseline: Config, config: Config) -> bool:
         name: getattr(baseline, name) or getattr(config, name) for name in ("intra_op_threads", "inter_op_threads")
     }
     return replace(baseline, **threads) == config
-
-
-def _interval(values: Sequence[float] | None) -> Interval | None:
-    return (float(values[0]), float(values[1])) if values else None
 
 
 def _baseline(path: Path, section: Mapping[str, Any]) -> Config:

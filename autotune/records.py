@@ -300,8 +300,6 @@ def workers_with_data(measured: Iterable[tuple[Config, Measurement]], batch_size
     return max(config.num_workers - each.idle_workers for config, each in alike) if is_told else None
 
 
-OF_LOOP = ("batches", "missing", "earlier", "beside")
-"""Facts of a script's loop that its later starts are told."""
 ADDED = "added"
 """The autocast of an answer for a script that has none itself, as a config file keeps it."""
 
@@ -377,6 +375,33 @@ class WorkloadFacts:
     obtainable_host_bytes: int | None = None
     """Host memory that a process with this workload could hold, each of several ranks its share: what it held at first,
     and what was available then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptFacts:
+    """A script's settings, and facts of its loop that its later starts are told."""
+
+    present: Config
+    """The settings of today, of each rank."""
+    is_batch_fixed: bool
+    """Whether its batch size cannot vary."""
+    sites: tuple[str, ...]
+    """The place of the training loader in each rank."""
+    origins: tuple[str, ...]
+    """The places of the user's that make the loaders which get an answer's settings."""
+    device: str
+    batches: int
+    """The length of the training loader that the script is told."""
+    missing: float
+    """The usual share of its batches without a step of an optimizer."""
+    earlier: int
+    """Its iterators before the first one that trains."""
+    beside: tuple[tuple[str, int], ...]
+    """The places of further loaders that feed the steps, and the batches of each for one of the first."""
+    told: tuple[str, ...]
+    """Sentences about its loop, its loaders and its writes, for the user."""
+    holds: str | None
+    """How its writes are held, by ``autotune.workload.HELD``; ``None`` where they are let through."""
 
 
 def to_divide(ranks: int) -> str:

@@ -293,12 +293,6 @@ class Promise:
     """Its rate over the baseline's."""
     speedup_ci95: Interval | None
     """95 % interval of the speed-up."""
-    workload: str | None
-    """Fingerprint of the workload."""
-    site: str | None = None
-    """Place of the DataLoader that it is for, in a script; ``None`` for a function."""
-    other_sites: tuple[str, ...] = ()
-    """Those of further loaders that feed the script's steps."""
     beginning_samples: int | None = None
     """Samples at the beginning of an epoch that it is for; ``None`` for whole epochs."""
     later_epochs: bool = False

@@ -6,9 +6,7 @@ import dis
 import functools
 import inspect
 import linecache
-import os
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,13 +20,8 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from autotune.config import OF_WORKERS, Config, without_advice
-from autotune.workload import INSTALLED, Script
-
-FOREIGN = tuple(
-    {str(Path(sysconfig.get_path(name))) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {str(Path(__file__).resolve().parent) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<frozen"}
-)
-"""Where code lies that is not the user's, beside packages that are installed elsewhere."""
+from autotune.source_location import is_foreign
+from autotune.workload import Script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,10 +266,8 @@ def own_frame(frame: FrameType | None, script: Script) -> tuple[FrameType, tuple
 @functools.cache
 def _is_foreign(file: str, script: Script) -> bool:
     """Return whether a file is of a package that the script uses, not of its own."""
-    path = Path(file)
-    if script.package is not None and path.resolve().is_relative_to(script.package):
-        return False
-    return file.startswith(FOREIGN) or not INSTALLED.isdisjoint(path.parts)
+    is_own = script.package is not None and Path(file).resolve().is_relative_to(script.package)
+    return not is_own and is_foreign(file)
 
 
 def _name_of(frame: FrameType, script: Script) -> str:

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.errors import UsageError
 from autotune.machine.launcher import PROGRAMS
+from autotune.settings import KNOBS
+from autotune.source_location import is_installed
 
 if TYPE_CHECKING:
     import torch
@@ -121,17 +123,14 @@ class PickledWorkload:
     """The caller's process-wide settings of torch."""
 
 
+FREE_OPTIONS = ("worker_init_fn", "drop_last", "timeout", "multiprocessing_context", "generator", "in_order")
+"""DataLoader arguments that ``loader_options`` may hold."""
 TAKEN = {
-    **dict.fromkeys(("batch_size", "num_workers", "prefetch_factor"), "a knob"),
-    **dict.fromkeys(("pin_memory", "persistent_workers"), "a knob"),
+    **dict.fromkeys((each.field for each in KNOBS.values() if each.field not in FREE_OPTIONS), "a knob"),
     **dict.fromkeys(("dataset", "sampler", "batch_sampler", "collate_fn"), "an argument of Workload itself"),
     "shuffle": "decided by sampler: SequentialSampler(dataset) keeps the order",
 }
 """DataLoader arguments that ``loader_options`` may not hold, and why."""
-FREE_OPTIONS = ("worker_init_fn", "drop_last", "timeout", "multiprocessing_context", "generator", "in_order")
-
-INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of packages that the user does not write."""
 
 LONGEST_HEAD = 512
 """Bytes at the beginning of a command that name its interpreter."""
@@ -309,8 +308,8 @@ def _found_script(path: str) -> tuple[str, str | None]:
     if path in PROGRAMS:
         raise UsageError(f"{path}: starts ranks; write {path} ... -m autotune run SCRIPT, or leave it out: --ranks N")
     if Path(file).suffix == ".py":
-        folder = Path(file).resolve().parent
-        return file, None if INSTALLED.isdisjoint(folder.parts) else str(folder)
+        real = Path(file).resolve()
+        return file, str(real.parent) if is_installed(str(real)) else None
     with Path(file).open("rb") as opened:
         head = opened.read(LONGEST_HEAD)
     if file != path and not (head.startswith(b"#!") and b"python" in head):
@@ -325,7 +324,7 @@ def _found_script(path: str) -> tuple[str, str | None]:
 def _unless_here(package: str) -> str | None:
     """Return the folder or file of a package that is not of the working folder; ``None`` for those of it."""
     path = Path(package).resolve()
-    return None if path.is_relative_to(Path.cwd()) and INSTALLED.isdisjoint(path.parts) else str(path)
+    return None if path.is_relative_to(Path.cwd()) and not is_installed(str(path)) else str(path)
 
 
 def load(source: ImportedWorkload | PickledWorkload, device: torch.device | str = "cpu") -> Workload:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from autotune.config import Amp, Config
+from autotune.config import Config
 from autotune.diagnosis.findings import Cause, Diagnosis, Finding
 from autotune.machine.host import Host
 from autotune.outcome import Outcome
@@ -23,6 +23,7 @@ from autotune.probes import (
 from autotune.records import Attempt, Conditions, Measurement, Probe, StepTime, Trial, WorkloadFacts
 from autotune.report.result import Result
 from autotune.result import Check, Finalist, Promise, Verdict
+from autotune.settings import Amp
 
 BASELINE = Config(batch_size=32)
 ANSWER = Config(
@@ -363,7 +364,6 @@ def check(**changes: Any) -> Check:
         samples_per_second=2000.0,
         speedup=2.0,
         speedup_ci95=(1.9, 2.1),
-        workload=None,
     )
     example = Check(
         promise=promise,

@@ -26,6 +26,7 @@ from autotune.search.setup import Setup
 from autotune.search.space import build_space
 from autotune.search.study import TuningStudy
 from autotune.search.tuner import Tuner
+from autotune.settings import parse_knobs
 from autotune.storage.open import StudyStorage
 from autotune.workload import ImportedWorkload
 from tests import examples
@@ -116,7 +117,7 @@ def tuned(
     opening, cpus = time.spent, int(runner.job.cpus)
     gpu = Gpu(uuid="GPU-fake", name="Fake Accelerator", memory_bytes=card.total, driver="580.0")
     host = examples.host(cpus=cpus, affinity_cpus=cpus, gpus=(gpu,), shm_bytes=None)
-    space = build_space(facts, cpus, base, given)
+    space = build_space(facts, cpus, base, parse_knobs(given))
     setup = Setup(space=space, facts=facts, host=host, memory_limit=DEFAULT_MEMORY_LIMIT)
     run = Tuner(runner, setup, time, Messages(time), opening=opening, seed=seed, sleep=card.sleep)
     kept = StudyStorage(storage)

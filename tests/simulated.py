@@ -26,6 +26,7 @@ from autotune.search.space import Space, build_space
 from autotune.search.stopping import Stop
 from autotune.search.study import TuningStudy
 from autotune.search.tuner import Tuner
+from autotune.settings import parse_knobs
 from tests import examples
 
 
@@ -351,7 +352,7 @@ def space_of(
     options: tuple[str, ...] = (),
     **given: Any,
 ) -> Space:
-    return build_space(facts, cpus, baseline, given, options=options)
+    return build_space(facts, cpus, baseline, parse_knobs(given), options=options)
 
 
 def few_of(facts: WorkloadFacts, cpus: int = 8, baseline: Config = examples.BASELINE, **given: Any) -> Space:

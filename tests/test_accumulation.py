@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from autotune.accumulation import Reduction
-from autotune.config import Amp, Config
+from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.measure.device import CpuDevice
 from autotune.measure.step import TrainingStep
+from autotune.settings import Amp
 from autotune.workload import Workload
 
 INPUTS, TARGETS = torch.randn(64, 5, generator=torch.Generator().manual_seed(1)), torch.arange(64.0)[:, None]

@@ -300,6 +300,7 @@ fit(DataLoader(TensorDataset(torch.ones(10, 1)), batch_size=2), second)
 """
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(
     ("times", "said"),
     [

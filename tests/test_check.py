@@ -80,7 +80,7 @@ def saved(tmp_path: Path, **measured: Any) -> Path:
 def test_a_promise_is_read_from_the_file_and_may_leave_out_what_is_not_needed(tmp_path: Path) -> None:
     assert read_promise(saved(tmp_path, samples_per_second=2000.0)) == PROMISE
     promise = read_promise(saved(tmp_path, speedup_ci95=None))
-    assert (promise.samples_per_second, promise.speedup_ci95, promise.workload) == (None, None, None)
+    assert (promise.samples_per_second, promise.speedup_ci95) == (None, None)
 
 
 def test_a_promise_of_the_beginning_of_an_epoch_is_read_and_told_with_what_was_seen_now(tmp_path: Path) -> None:

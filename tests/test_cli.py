@@ -23,7 +23,6 @@ from autotune.errors import (
     UsageError,
     UserCodeError,
 )
-from autotune.flags import build_parser, parse_baseline
 from autotune.messages import Progress
 from autotune.workload import Script
 from tests import examples
@@ -83,33 +82,44 @@ def run(
     return run
 
 
-def test_every_flag_that_takes_a_value_has_an_example_or_a_default_in_its_help() -> None:
-    for action in build_parser()._actions:
-        assert action.help
-        if action.nargs != 0:
-            assert any(word in action.help for word in ("such as", "(default")), action.option_strings
+@pytest.mark.parametrize("command", ["apply", "check", "diagnose", "export", "report"])
+def test_the_help_of_a_command_is_as_recorded(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert capsys.readouterr().out == (Path(__file__).parent / "help" / f"{command}.txt").read_text()
 
 
-def test_help_shows_commands_ranges_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_tune_shows_ranges_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["--help"])
+        main(["help", "tune"])
     text = capsys.readouterr().out
     assert exit_.value.code == 0
     assert text.count("python -m autotune --model") >= 3
-    assert all(shown in text for shown in ("32..512", "0,2,4"))
+    assert all(shown in text for shown in ("32..512", "0,2,4", "[tool.autotune]"))
     codes = {UsageError.exit_code, UserCodeError.exit_code, NothingFeasibleError.exit_code}
     codes |= {ConfigFileError.exit_code, StorageError.exit_code, InterruptedRunError.exit_code, 0}
     assert all(f"\n  {code} " in text for code in codes)
 
 
-def test_without_arguments_the_help_begins_with_run(run: Run) -> None:
-    code, out, err = run("")
-    assert (code, out) == (2, "")
-    assert err.startswith("usage: python -m autotune run [flags] SCRIPT [arguments of the script]\n")
-    commands = err[err.index("commands:\n") :].splitlines()[1:]
-    assert commands[0].split()[:2] == ["run", "SCRIPT"]
-    assert len(err.splitlines()) < 25
-    assert {line.split()[0] for line in commands[: commands.index("")]} == {*COMMANDS, "help", "--model"} - {"tune"}
+@pytest.mark.parametrize("line", ["", "help", "--help", "-h"])
+def test_autotune_alone_is_one_screen_of_commands_with_three_examples(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(line.split())
+    except SystemExit as exit_:
+        code = exit_.code
+    out, err = capsys.readouterr()
+    assert (code, bool(out), bool(err)) == ((0, True, False) if line else (2, False, True))
+    lines = (out + err).splitlines()
+    assert (len(lines) <= 24, max(map(len, lines)) <= 80) == (True, True)
+    commands = lines[lines.index("commands:") + 1 :]
+    assert {each.split()[0] for each in commands[: commands.index("")]} == {*COMMANDS, "help"}
+    assert commands[0].split()[0] == "run"
+    assert len([each for each in lines if each.startswith("  python -m autotune")]) == 3
 
 
 @pytest.mark.parametrize(
@@ -135,7 +145,7 @@ def test_a_script_alone_is_run_with_its_arguments_and_a_module_by_its_name(
 
 
 @pytest.mark.parametrize(
-    ("line", "flag"), [("help run", "--dry-run"), ("help", "--ranks"), ("help diagnose", "--trace")]
+    ("line", "flag"), [("help run", "--dry-run"), ("help tune", "--ranks"), ("help diagnose", "--trace")]
 )
 def test_help_shows_the_flags_of_a_command(line: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
@@ -147,6 +157,7 @@ def test_help_shows_the_flags_of_a_command(line: str, flag: str, capsys: pytest.
     ("line", "code"),
     [
         ("-V", 0),
+        ("--help", 0),
         ("help run", 0),
         ("--model m:f --budget 1s", 2),
         ("--model m:f --output a.txt", 5),
@@ -161,29 +172,6 @@ def test_help_version_and_wrong_flags_import_nothing_heavy(line: str, code: int)
     ran = run_python("-c", script)
     assert ran.returncode == code, ran.stderr
     assert ran.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_baseline_is_read_with_types() -> None:
-    loader = "batch_size=64, num_workers=2,prefetch_factor=4,pin_memory=yes,persistent_workers=off"
-    numbers = {"batch_size": 64, "num_workers": 2, "prefetch_factor": 4, "threads": 1}
-    switches = {"pin_memory": True, "persistent_workers": False}
-    assert parse_baseline(f"{loader},amp=BF16,threads=1") == numbers | switches | {"amp": "bf16"}
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("batch=64", "unknown key 'batch'; allowed: batch_size, num_workers, .*, threads"),
-        ("", "unknown key ''; allowed"),
-        ("batch_size=big", "batch_size is 'big'; allowed: a whole number"),
-        ("pin_memory=2", "pin_memory is '2'; allowed: true"),
-        ("amp=fp8", "amp is 'fp8'; allowed: off, bf16 or fp16"),
-        ("amp=off,amp=bf16", "amp is given twice"),
-    ],
-)
-def test_a_wrong_baseline_is_named_with_what_is_allowed(text: str, wanted: str) -> None:
-    with pytest.raises(UsageError, match=f"--baseline: {wanted}"):
-        parse_baseline(text)
 
 
 @pytest.fixture
@@ -276,7 +264,7 @@ def test_the_run_gets_what_the_flags_say(run: Run, received: dict[str, Any]) -> 
     received.pop("on_progress")
     assert received.pop("storage").location == "s.db"
     given: dict[str, Any] = {"workload": "m:f", "dataset": "m:d", "device": "cpu", "budget": 90.0, "trials": 7}
-    given |= {"baseline": {"batch_size": 8}, "headroom": "20%", "max_memory": "12GiB", "batch_size": "32..512"}
+    given |= {"baseline": "batch_size=8", "headroom": "20%", "max_memory": "12GiB", "batch_size": "32..512"}
     given |= {"global_batch_size": 512, "explore": "channels_last,compile", "num_workers": "0,2,4", "amp": "off"}
     given |= {"pin_memory": "true", "ranks": 2, "oversubscribe_ranks": True, "quiet": False, "threads": "1..4"}
     given |= {"prefetch_factor": "2,4", "persistent_workers": "off", "objective": "same-batch"}
@@ -355,7 +343,7 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
     assert content["config"]["dataloader"]["batch_size"] == 32
     ranks = {"ranks": None, "oversubscribe_ranks": False}
     assert [{name: value for name, value in each.items() if name != "on_progress"} for each in called.all] == [
-        {"workload": "m:f", "config": {"batch_size": 8}, "dataset": None, "device": "auto", "trace": "t.json"} | ranks,
+        {"workload": "m:f", "config": "batch_size=8", "dataset": None, "device": "auto", "trace": "t.json"} | ranks,
         {"workload": "m:f", "config": examples.ANSWER, "dataset": "m:d", "device": "cpu", "trace": None} | ranks,
     ]
 
@@ -369,10 +357,10 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
         (
             "run --epochs 5 train.py",
             2,
-            "unknown flag --epochs; flags of the script go after its name; see python -m autotune run --help",
+            "flags of the script go after its name: autotune run train.py --epochs 5; see python -m autotune run",
         ),
         ("run --dryrun train.py", 2, "unknown flag --dryrun: did you mean --dry-run?"),
-        ("run --patch new.patch train.py", 2, "--patch new.patch: write --patch=new.patch"),
+        ("run --patch new.patch absent.py", 2, "absent.py: no such file; pass the script that you train with"),
         ("tune absent.py --epochs 3", 2, "absent.py: no such file; pass the script that you train with"),
         ("run -m", 2, "name the script that you train with"),
         ("run -m job.train", 2, "-m job.train: no such module here; run from the folder that holds job"),

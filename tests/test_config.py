@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
 
-from autotune.config import THREAD_VARIABLES, Amp, Config, load_config
+from autotune.config import THREAD_VARIABLES, Config, load_config
 from autotune.errors import UsageError
 from autotune.machine.host import inspect_host
+from autotune.settings import Amp
 from tests.processes import printed
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ import pytest
 import yaml
 from hypothesis import given
 
-from autotune.config import AMP_MODES, Config, load_config
+from autotune.config import Config, load_config
 from autotune.configfile import SCHEMA, SCHEMA_VERSION
 from autotune.errors import ConfigFileError
+from autotune.settings import AMP_MODES
 from autotune.step_options import OPTIONS
 from tests.search.answers import RECORDED
 from tests.test_configfile import VALID, configs

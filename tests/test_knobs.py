@@ -6,7 +6,8 @@ import pytest
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.knobs import KNOBS, as_baseline, parse_knob
+from autotune.knobs import as_baseline
+from autotune.settings import KNOBS, parse_knobs
 from tests import examples
 
 
@@ -31,7 +32,7 @@ from tests import examples
     ],
 )
 def test_a_knob_takes_values_lists_and_ranges(knob: str, given: Any, values: tuple[Any, ...]) -> None:
-    assert parse_knob(knob, given) == values
+    assert [each.values for each in parse_knobs({knob: given}).values()] == [values] * bool(values)
 
 
 BAD_TEXTS = ("", ",", "..", "2..", "..2", "x", "1,x", "1..2..3", "8..4", "-1", "1.5", "2;3", "None")
@@ -53,7 +54,7 @@ def test_a_bad_text_or_value_is_refused_with_the_flag(knob: str, value: Any) -> 
         UsageError,
         match="^--" + knob.replace("_", "-") + "[ :].*(allowed: |the range is empty|a range needs|no value given)",
     ):
-        parse_knob(knob, value)
+        parse_knobs({knob: value})
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,28 @@ def test_fields_of_a_baseline_may_be_given_by_name() -> None:
 def test_a_baseline_that_does_not_divide_the_samples_of_a_step_is_refused(given: Any, whole: Any) -> None:
     with pytest.raises(UsageError, match="--global-batch-size"):
         as_baseline(given, whole)
+
+
+def test_a_baseline_is_read_with_types() -> None:
+    loader = "batch_size=64, num_workers=2,prefetch_factor=4,pin_memory=yes,persistent_workers=off"
+    of_loader = {"batch_size": 64, "num_workers": 2, "prefetch_factor": 4, "pin_memory": True}
+    expected = Config(**of_loader, amp="bf16", accumulation_steps=2, intra_op_threads=1)
+    assert as_baseline(f"{loader},amp=BF16,threads=1,accumulation_steps=2") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("batch=64", "unknown key 'batch'; allowed: batch_size, num_workers, .*, threads"),
+        ("", "unknown key ''; allowed"),
+        ("options=tf32", "unknown key 'options'; allowed"),
+        ("batch_size=big", "batch_size is 'big'; allowed: whole numbers from 1"),
+        ("pin_memory=2", "pin_memory is '2'; allowed: true"),
+        ("amp=fp8", "amp is 'fp8'; allowed: off, bf16, fp16"),
+        ("amp=off,amp=bf16", "amp is given twice"),
+        ("threads=1,intra_op_threads=2", "intra_op_threads is given twice"),
+    ],
+)
+def test_a_wrong_baseline_is_named_with_what_is_allowed(text: str, wanted: str) -> None:
+    with pytest.raises(UsageError, match=f"--baseline: {wanted}"):
+        as_baseline(text)

@@ -59,6 +59,7 @@ def test_a_rate_is_what_arithmetic_says() -> None:
     assert 0.95 * truth <= rate <= 1.02 * truth
 
 
+@pytest.mark.machine
 def test_a_hang_ends_at_its_limit(processes: Callable[[], list[psutil.Process]]) -> None:
     hanging = Config(batch_size=8, intra_op_threads=2)
     with runner_of("workloads:hangs") as runner:
@@ -71,6 +72,7 @@ def test_a_hang_ends_at_its_limit(processes: Callable[[], list[psutil.Process]])
         assert are_gone(processes)
 
 
+@pytest.mark.machine
 def test_what_is_killed_is_an_outcome_and_every_failure_ends_its_session() -> None:
     """The loss is the number of the session's process."""
     with runner_of("workloads:raising_at_batch_size_7") as runner:
@@ -101,15 +103,6 @@ def test_the_command_line_tunes_and_writes_a_file_that_loads(tmp_path: Path) -> 
     config = autotune.load_config(tmp_path / "x.yaml")
     assert config.dataloader_kwargs() == document["config"]["dataloader"]
     assert config.measured == document["measured"]
-
-
-def test_two_ranks_train_together() -> None:
-    two = Config(batch_size=8, ranks=2)
-    with runner_of("ranks.workloads:small") as runner:
-        runner.inspect(two)
-        attempt = runner.measure(two, Request(seconds=0.5, time_limit=60))
-    assert attempt.measurement is not None, attempt
-    assert [share.rank for share in attempt.measurement.ranks] == [0, 1]
 
 
 def test_importing_takes_neither_torch_nor_optuna() -> None:

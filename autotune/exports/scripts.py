@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import SETTINGS, Target, Written, call, headline, preamble, settings
+from autotune.exports.target import EVERY, Target, Written, call, headline, preamble, settings
 
 ON_MODEL = {"channels_last": "model = model.to(memory_format=torch.channels_last)", "compile": "model.compile()"}
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
-NAMES = {knob: f"AUTOTUNE_{knob.upper()}" for knob in SETTINGS}
+NAMES = {knob: f"AUTOTUNE_{knob.upper()}" for knob in EVERY}
 
 
 RANKS = """\
@@ -99,7 +99,7 @@ def _loop(config: Config) -> Iterator[str]:
 PYTHON = Target(
     name="python",
     title="plain Python",
-    knows={knob: "yes" for knob in SETTINGS if knob not in ("fused_optimizer", "checkpointing")},
+    knows={knob: "yes" for knob in EVERY if knob not in ("fused_optimizer", "checkpointing")},
     notes=_notes,
     write=_write,
     sets_process=True,
@@ -150,7 +150,7 @@ TORCHRUN = Target(
     name="torchrun",
     title="torchrun",
     knows={"ranks": "`--nproc-per-node`", "intra_op_threads": "`OMP_NUM_THREADS`"},
-    advice=dict.fromkeys(SETTINGS, "autotune.load_config(FILE) in the script"),
+    advice=dict.fromkeys(EVERY, "autotune.load_config(FILE) in the script"),
     notes=_torchrun_notes,
     write=_write_torchrun,
 )

@@ -7,20 +7,19 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.config import Config, learning_rate_advice
+from autotune.config import DEFAULTS, Config, learning_rate_advice
 from autotune.output import EXPORTED
+from autotune.settings import SETTINGS
 from autotune.step_options import OPTIONS
 
-LOADER = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
-"""Knobs of the DataLoader."""
-BY_LOADER = {knob: f"`DataLoader({knob})`" for knob in LOADER}
+LOADER = tuple(field for field, each in SETTINGS.items() if each.section == "dataloader")
+"""Settings of the DataLoader."""
+BY_LOADER = {field: f"`DataLoader({field})`" for field in LOADER}
 """Their names for tools that are given a DataLoader."""
-SETTINGS = (*LOADER, "amp", "accumulation_steps", "ranks", "intra_op_threads", "inter_op_threads", *OPTIONS)
-"""All knobs of a configuration."""
+EVERY = (*(field for field in SETTINGS if field != "options"), *OPTIONS)
+"""All settings of a configuration, each option of the step as one."""
 OTHERWISE = {
-    "ranks": "torchrun --nproc-per-node, DistributedDataParallel(model) and DistributedSampler(dataset)",
-    "intra_op_threads": "set OMP_NUM_THREADS before Python starts, or torch.set_num_threads()",
-    "inter_op_threads": "torch.set_num_interop_threads() before the first operator",
+    **{field: each.otherwise for field, each in SETTINGS.items() if each.otherwise},
     "channels_last": "model.to(memory_format=torch.channels_last) once the model is on its device",
     "tf32": 'torch.set_float32_matmul_precision("high") and torch.backends.cudnn.allow_tf32 = True',
     "cudnn_benchmark": "torch.backends.cudnn.benchmark = True",
@@ -109,8 +108,8 @@ class Target:
 def settings(config: Config) -> dict[str, Any]:
     """Return the set values of a configuration, by knob, without those left to torch."""
     found = {**config.plain(), **dict.fromkeys(config.options, True)}
-    unset = {"amp": "off", "accumulation_steps": 1, "intra_op_threads": None, "inter_op_threads": None}
-    return {knob: found[knob] for knob in SETTINGS if knob in found and (knob, found[knob]) not in unset.items()}
+    unset = {field: default for field, default in DEFAULTS.items() if field not in LOADER}
+    return {field: found[field] for field in EVERY if field in found and (field, found[field]) not in unset.items()}
 
 
 def headline(config: Config) -> str:

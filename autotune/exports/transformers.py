@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import LOADER, Target, Written, call, headline, on_cpu, preamble
+from autotune.exports.target import Target, Written, call, headline, on_cpu, preamble
+from autotune.settings import SETTINGS
 
-OF_TRAINER = {"batch_size": "per_device_train_batch_size", **{name: f"dataloader_{name}" for name in LOADER[1:]}}
+OF_TRAINER = {field: each.transformers for field, each in SETTINGS.items() if each.transformers}
 """Names of a DataLoader's settings as arguments of ``transformers.TrainingArguments``."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "tf32": {"tf32": True},
@@ -24,15 +25,12 @@ def training_arguments(config: Config) -> dict[str, Any]:
     """
     arguments: dict[str, Any] = {"use_cpu": True} if on_cpu(config) else {}
     arguments |= {
-        "per_device_train_batch_size": config.batch_size,
+        OF_TRAINER["batch_size"]: config.batch_size,
         "gradient_accumulation_steps": config.accumulation_steps,
         "bf16": config.amp == "bf16",
         "fp16": config.amp == "fp16",
         "optim": "adamw_torch_fused" if "fused_optimizer" in config.options else "adamw_torch",
-        "dataloader_num_workers": config.num_workers,
-        "dataloader_prefetch_factor": config.prefetch_factor,
-        "dataloader_pin_memory": config.pin_memory,
-        "dataloader_persistent_workers": config.persistent_workers,
+        **{name: getattr(config, field) for field, name in OF_TRAINER.items() if field != "batch_size"},
     }
     if config.pin_memory:
         arguments["accelerator_config"] = {"non_blocking": True}  # else pinning gains nothing

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from autotune.config import Amp
 from autotune.errors import UsageError
 from autotune.integrations.dataloader import read_loader, require, tune_existing, without_loaders
 from autotune.report.result import Result
+from autotune.settings import Amp
 from autotune.workload import COMPILING
 
 __all__ = ["tune"]

@@ -18,6 +18,7 @@ from autotune.existing_loader import ExistingLoader, read_loader
 from autotune.knobs import require_free
 from autotune.machine.launcher import Launch
 from autotune.report.result import Result
+from autotune.settings import parse_knobs
 from autotune.workload import Workload
 
 __all__ = ["ExistingLoader", "read_loader", "require", "tune_existing", "untouched_random_state", "without_loaders"]
@@ -40,7 +41,7 @@ def tune_existing(
     ``settings`` are arguments of ``Config``, ``options`` those of ``autotune.tune``, and win. Raises as
     ``tune``, and ``UsageError`` for a knob fixed by the loader at another value.
     """
-    require_free(options, loader.fixed)
+    require_free(parse_knobs({name: options.get(name) for name in loader.fixed}), loader.fixed)
     present = {"batch_size": 1, **loader.present}  # where the loader has no size, that of its batches takes its place
     if device.type == "cpu":
         present["pin_memory"] = False  # torch itself ignores it there

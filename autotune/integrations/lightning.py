@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from autotune.config import Amp
 from autotune.errors import UsageError, UserCodeError
 from autotune.integrations.dataloader import read_loader, require, tune_existing, untouched_random_state
 from autotune.report.result import Result
+from autotune.settings import Amp
 from autotune.workload import COMPILING
 
 __all__ = ["StandInTrainer", "overrides", "tune"]

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autotune.config import Amp, Config
+from autotune.config import Config
 from autotune.configfile import CONFIG
 from autotune.errors import UsageError
-from autotune.exports.transformers import training_arguments
+from autotune.exports.transformers import OF_TRAINER, training_arguments
 from autotune.integrations.dataloader import (
     read_loader,
     require,
@@ -28,6 +28,7 @@ from autotune.integrations.dataloader import (
 )
 from autotune.output import Output
 from autotune.report.result import Result
+from autotune.settings import Amp
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -35,9 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["search", "tune", "updated"]
 
 SET = (
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16"),
-    *("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory"),
-    "dataloader_persistent_workers",
+    *("gradient_accumulation_steps", "bf16", "fp16"),
+    *OF_TRAINER.values(),
 )
 """What a configuration always sets; the rest only where its option was explored."""
 CHANGED_BY = {

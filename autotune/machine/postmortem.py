@@ -6,11 +6,11 @@ import errno
 import os
 import re
 import signal
-import sysconfig
 from collections.abc import Collection
 from typing import NamedTuple
 
 from autotune.outcome import Outcome
+from autotune.source_location import is_foreign
 
 RANK_FRAME = "rank_"
 """Begin of the name of a rank's function, before its number: frames then say whose they are."""
@@ -19,8 +19,6 @@ TAIL_LENGTH = 4000
 _NOISE = re.compile(r"^(Extension modules: .*|Fatal Python error: .*|Current thread 0x[0-9a-f]+.*)\n?", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _RANK = re.compile(RANK_FRAME + r"\d+")
-_LIBRARIES = (sysconfig.get_path("stdlib"), os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
-"""Folders of code that is not the user's: Python's own and this package's."""
 _WORKER_SIGNAL = re.compile(r"ERROR: Unexpected (.+?) encountered in worker")
 _KILLERS = {
     None: ", as the kernel does when memory runs out",
@@ -178,11 +176,8 @@ def _place(output: str, before: str = " in ") -> str:
     frames = [(frame, dump) for dump in dumps for frame in dump]
     if not frames:
         return ""
-    frame, dump = next((found for found in frames if _is_users(found[0]["path"])), frames[0])
+    own = (found for found in frames if not (found[0]["path"].startswith("<") or is_foreign(found[0]["path"])))
+    frame, dump = next(own, frames[0])
     functions = (other["function"] for other in dump)
     rank = next((f" of rank {name.removeprefix(RANK_FRAME)}" for name in functions if _RANK.fullmatch(name)), "")
     return f"{before}{frame['function']}, {os.path.basename(frame['path'])} line {frame['line']}{rank}"
-
-
-def _is_users(path: str) -> bool:
-    return not path.startswith((*_LIBRARIES, "<")) and "site-packages" not in path

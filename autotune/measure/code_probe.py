@@ -26,8 +26,9 @@ from autotune.measure.device import Device
 from autotune.measure.loader import collate_of, open_stream
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.step import Step, TrainingStep
-from autotune.measure.sync_points import TORCH, is_ours, place, watch_synchronisations
+from autotune.measure.sync_points import watch_synchronisations
 from autotune.probes import Anatomy, CodeShare, Synchronisation
+from autotune.source_location import is_ours, place
 from autotune.workload import Workload
 
 TIMING_SHARE, PROFILE_SHARE, STEP_SHARE = 0.2, 0.3, 0.3
@@ -37,7 +38,7 @@ MOST_BATCHES, MOST_STEPS = 500, 10
 MOST_FUNCTIONS = 6
 LEAST_SHARE = 0.01
 """Share of the time below which a function is not worth naming."""
-LOADER = os.path.join(TORCH, "utils", "data", "")
+LOADER = os.path.join(os.path.dirname(torch.utils.data.__file__), "")
 """Torch's loader, whose own time is nobody's choice."""
 IN_C = re.compile(r"<(?:built-in )?(?:method|function|slot wrapper) '?([^' ]+)'?(?: of '(.+?)' objects)?(?: .+)?>")
 """A profiler's name of a function written in C, with the name of its type."""

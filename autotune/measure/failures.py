@@ -11,6 +11,7 @@ from contextlib import suppress
 from autotune.errors import AutotuneError
 from autotune.machine.postmortem import find_sign
 from autotune.outcome import Outcome
+from autotune.source_location import is_ours
 
 NEARLY_FULL = 0.05
 """Share of the device's memory; with less free, a library's vague error is for want of it."""
@@ -97,14 +98,13 @@ def user_traceback(error: BaseException) -> str:
 
     A loader worker's error comes as text inside the message; its frames are treated alike.
     """
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_hidden(frame.filename)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     return "".join(lines) + _without_our_frames("".join(traceback.format_exception_only(error)))
 
 
-def _is_ours(filename: str) -> bool:
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return os.path.abspath(filename).startswith(package + os.sep) or "<frozen importlib" in filename
+def _is_hidden(filename: str) -> bool:
+    return is_ours(filename) or "<frozen importlib" in filename
 
 
 def _without_our_frames(text: str) -> str:
@@ -113,7 +113,7 @@ def _without_our_frames(text: str) -> str:
     for line in text.splitlines(keepends=True):
         frame = re.match(r'  File "(.+?)", line ', line)
         if frame:
-            is_dropping = _is_ours(frame[1])
+            is_dropping = _is_hidden(frame[1])
         elif not line.startswith("    "):
             is_dropping = False
         if not is_dropping:

@@ -30,6 +30,7 @@ from autotune.sites import place_of
 
 if TYPE_CHECKING:
     from autotune.measure.loader import BatchStream, SeveralStreams
+    from autotune.records import ScriptFacts
 
 AGAIN = 2
 """First steps of a script that was started again, which allocate and compile, and are not measured."""
@@ -40,10 +41,11 @@ PASSED_BATCHES = 3
 class ScriptLoop:
     """The training loop of a script, which gets its batches here."""
 
-    def __init__(self, run: ScriptRun, site: str | None = None, **known: Any) -> None:
-        """Take a script, and what ``ScriptLoaders`` knows of it."""
+    def __init__(self, run: ScriptRun, known: ScriptFacts | None = None, patience: float = 0.0) -> None:
+        """Take a script, the facts of its first start, and the ``patience`` of ``ScriptLoaders``."""
         self.run, self._group, self.optimizers = run, run.group, ScriptOptimizers()
-        self.loaders = ScriptLoaders(run, self.optimizers, site, **known)
+        self.optimizers.may_cast = known is not None and known.present.amp == "off"
+        self.loaders = ScriptLoaders(run, self.optimizers, known, patience)
         self.pass_over: Callable[[Mark], None] = lambda begin: None
         """Leaves the time since a mark out of the measurement."""
         self.stream: BatchStream | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from autotune.config import WITHOUT_WORKERS
 from autotune.errors import UserCodeError
 from autotune.existing_loader import ExistingLoader, take_apart
 from autotune.measure.draws import Draws
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from autotune.measure.script import Watched
     from autotune.measure.script_optimizers import ScriptOptimizers
     from autotune.measure.script_run import ScriptRun
+    from autotune.records import ScriptFacts
 
 ENDLESS = 2_000, 100_000
 """Batches that a script is told of its training loader at least, and at most where its steps are short: trainers count
@@ -34,7 +36,7 @@ SEEN_BATCHES, SEEN_SECONDS = 6, 1.0
 """Batches of its own that a script trains on before it is stopped, and the seconds that they may take."""
 STEPS_WITHOUT_BATCHES = 100
 """Steps of an optimizer from which batches that come from no DataLoader are not waited for."""
-ALIKE = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
+ALIKE = ("num_workers", "pin_memory", *WITHOUT_WORKERS)
 """Settings that loaders which feed the steps together have in common, or each keeps its own."""
 IRREGULAR = ", which take turns irregularly: draw the same from each in every round, or train on one"
 FRESH_ITERATORS = 3
@@ -45,31 +47,19 @@ class ScriptLoaders:
     """The loaders that a script has made, until the one that trains is known, and from then on."""
 
     def __init__(
-        self,
-        run: ScriptRun,
-        optimizers: ScriptOptimizers,
-        site: str | None = None,
-        *,
-        batches: int = ENDLESS[0],
-        missing: float = 0.0,
-        earlier: int = 0,
-        beside: Mapping[str, int] | None = None,
-        patience: float = 0.0,
+        self, run: ScriptRun, optimizers: ScriptOptimizers, known: ScriptFacts | None, patience: float
     ) -> None:
-        """Take the script, its optimizers, and the place of its training loader where that is known.
+        """Take the script, its optimizers, and the facts of its first start, in a later one.
 
-        Of several ranks each sees as many batches of its own before it is stopped. ``batches`` is
-        the length of the training loader that the script is told, ``missing`` the usual share of batches without a step
-        of an optimizer, ``earlier`` its iterators before the first one that trains, ``beside`` the other loaders that
-        feed the steps, with their batches in a round. A script that trains on other batches than a DataLoader's is
-        waited for, ``patience`` seconds at most.
+        Of several ranks each sees as many batches of its own before it is stopped. A script that trains on other
+        batches than a DataLoader's is waited for, ``patience`` seconds at most.
         """
         self._run, self._optimizers, self._is_alone = run, optimizers, run.group.size == 1
-        self.site, self.batches, self.missing, self.earlier = site, batches, missing, earlier
-        self.beside = dict(beside or {})
-        """The places of further loaders that feed the steps, and the batches of each for one of the first."""
-        self.draws, self._parts = Draws(), Parts()
-        if site is not None:
+        self.draws, self._parts, self.site = Draws(), Parts(), known and known.sites[run.group.rank]
+        self.batches, self.missing, self.earlier, self.beside = ENDLESS[0], 0.0, 0, dict[str, int]()
+        if known:
+            self.batches, self.missing, self.earlier = known.batches, known.missing, known.earlier
+            self.beside |= known.beside
             self._parts.settle()
         self._patience, self._kept_since = patience, 0.0
         """Seconds to wait for a DataLoader's batch, and when it began."""
@@ -128,7 +118,7 @@ class ScriptLoaders:
         for loader, count in zip(self._loaders_beside, self.beside.values(), strict=True):
             other = take_apart(loader)
             data = Workload(nn.Identity(), **other.data)
-            own = {"prefetch_factor": None, "persistent_workers": False, **other.present}
+            own = {**WITHOUT_WORKERS, **other.present}
             kept = None if self._is_like_first(loader) else {name: own[name] for name in ALIKE}
             size = other.present.get("batch_size", 1)
             others.append(Beside(data=data, batch_size=size, batches=count, kept=kept))

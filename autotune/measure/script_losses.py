@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from greenlet import getcurrent, greenlet
 
 from autotune.config import Config
+from autotune.records import ScriptFacts
 from autotune.sites import apply_answer
 from autotune.workload import Script
 
@@ -22,13 +22,11 @@ _left: list[greenlet] = []
 """Scripts that were left: one that nothing refers to any more would be ended by an exception, and catch that."""
 
 
-def first_losses(
-    script: Script, config: Config, sites: Sequence[str], *, is_cast: bool = False, seed: int = 0
-) -> list[float]:
+def first_losses(script: Script, config: Config, known: ScriptFacts | None, *, seed: int = 0) -> list[float]:
     """Run a script up to its last loss that is read, and return them; fewer where it ends before.
 
-    Random numbers begin with the ``seed``, unless the script seeds them otherwise. Where it has no autocast, it
-    ``is_cast`` in the configuration's precision. Raises whatever the script raises.
+    Random numbers begin with the ``seed``, unless the script seeds them otherwise. Where it is known to have no
+    autocast, it is cast in the configuration's precision. Raises whatever the script raises.
     """
     found, backward, here = list[float](), torch.autograd.backward, getcurrent()
 
@@ -43,7 +41,8 @@ def first_losses(
     np.random.seed(seed)
     torch.manual_seed(seed)
     torch.autograd.backward = go_back
-    apply_answer(config, sites, script, lambda *_: None, is_cast=is_cast)
+    is_cast = known is not None and known.present.amp == "off"
+    apply_answer(config, known.origins if known else (), script, lambda *_: None, is_cast=is_cast)
     sys.path.insert(0, str(script.folder))
     reading = greenlet(script.run)
     _left.append(reading)

@@ -19,7 +19,7 @@ from autotune.measure.failures import classify
 from autotune.measure.rank_group import ALONE, RankGroup, as_one, share_of
 from autotune.measure.rank_launch import raise_failure
 from autotune.outcome import Outcome
-from autotune.records import Attempt, Measurement, Request
+from autotune.records import Attempt, Measurement, Request, ScriptFacts
 from autotune.workload import Workload
 
 if TYPE_CHECKING:
@@ -99,30 +99,27 @@ class Session:
         return samples_of_batches(self._whole, self._num_workers)
 
     def script(self) -> dict[str, Any] | None:
-        """Describe the script that trains: where its loader is made, and its settings; ``None`` without a script."""
+        """Describe the script that trains; ``None`` without a script."""
         if self._script is None:
             return None
-        loaders, hold = self._script.loaders, self._script.run.hold
+        loaders, run = self._script.loaders, self._script.run
+        way = run.hold.means if run.hold else None
         existing = loaders.existing()
         own = {} if self._batch_samples is None else {"batch_size": self._batch_samples}
-        present, fixed = (
-            {**existing.present, **own, "amp": self._script.optimizers.precision},
-            {**existing.fixed, **own},
+        facts = ScriptFacts(
+            present=Config(**{**existing.present, **own, "amp": self._script.optimizers.precision}),
+            is_batch_fixed=bool(own or existing.fixed or loaders.beside),
+            sites=tuple(self._group.gather(loaders.own_site.key)),
+            origins=tuple(each.key for each in (loaders.origin, *loaders.origins_beside)),
+            device=str(self._device.torch_device),
+            batches=loaders.batches,
+            missing=loaders.missing,
+            earlier=loaders.earlier,
+            beside=tuple(loaders.beside.items()),
+            told=tuple(run.source.told(loaders.loop, loaders.kept, way)),
+            holds=way,
         )
-        return {
-            "site": loaders.own_site.key,
-            "sites_of_ranks": self._group.gather(loaders.own_site.key),
-            "device": str(self._device.torch_device),
-            "present": present,
-            "fixed": {**fixed, **({"batch_size": present["batch_size"]} if loaders.beside else {})},
-            "beside": loaders.beside,
-            "holds": hold.means if hold else None,
-            "batches": loaders.batches,
-            "missing": loaders.missing,
-            "earlier": loaders.earlier,
-            "loop": loaders.loop,
-            "kept": loaders.kept,
-        }
+        return to_json(facts)
 
     def measure(self, config: Config, request: Request, room: Sequence[int] = ()) -> Attempt:
         """Measure one configuration, or one part of it; a failure becomes an outcome.

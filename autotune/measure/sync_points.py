@@ -6,10 +6,7 @@ values, ends that. On a CPU nothing waits, but the same code would on an acceler
 
 from __future__ import annotations
 
-import os
-import re
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.measure.batch import tensors_in
+from autotune.source_location import is_ours, is_standard, is_torch, place
 
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2")  # the first is item(), float(), if
 WAITING = {f"aten::{name}" for name in (*READS, "unique_dim", "unique_consecutive", "unique_dim_consecutive")}
@@ -28,12 +26,6 @@ WAITING = {f"aten::{name}" for name in (*READS, "unique_dim", "unique_consecutiv
 INDEX, COPY = "aten::index", "aten::_to_copy"
 TO_HOST = (torch.Tensor.cpu, torch.Tensor.tolist)
 """Methods that copy from an accelerator to the host, and call no operator on a CPU."""
-PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-DEMO = os.path.join(PACKAGE, "demo.py")
-"""A workload like a user's, although it comes with the package."""
-TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
-STANDARD = os.path.join(os.path.abspath(sysconfig.get_path("stdlib")), "")
-LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 Waits = Counter[tuple[str, str]]
 """Calls of each operator that makes the host wait, by the place of the call."""
@@ -104,38 +96,3 @@ def _note(waits: Waits, operator: str, frame: FrameType | None) -> None:
                 waits[operator, place(filename, frame.f_lineno, frame.f_code.co_name)] += 1
             return
         frame = frame.f_back
-
-
-def is_ours(filename: str) -> bool:
-    """Return whether a file belongs to autotune and is no workload."""
-    path = os.path.abspath(filename)
-    return path.startswith(PACKAGE) and path != DEMO
-
-
-def is_torch(filename: str) -> bool:
-    """Return whether a file belongs to torch itself; its sister packages are libraries like others."""
-    return os.path.abspath(filename).startswith(TORCH)
-
-
-def is_standard(filename: str) -> bool:
-    """Return whether a file belongs to Python's standard library."""
-    is_library = LIBRARIES.match(filename) is not None
-    return filename.startswith("<frozen ") or (os.path.abspath(filename).startswith(STANDARD) and not is_library)
-
-
-def place(filename: str, line: int, function: str) -> str:
-    """Return a place in code as people read it: ``workload.py:41 __getitem__``."""
-    return f"{_short_name(filename).replace(os.sep, '/')}:{line} {function}"
-
-
-def _short_name(filename: str) -> str:
-    """Return a file relative to its library, the working directory or the import path, else its last two parts."""
-    if filename.startswith("<"):
-        return filename  # typed in, or made by exec
-    path = os.path.abspath(filename)
-    if library := LIBRARIES.match(path):
-        return path[library.end() :]
-    for root in (STANDARD, os.getcwd(), *sorted(map(os.path.abspath, sys.path), key=len, reverse=True)):
-        if root != os.path.dirname(root) and path.startswith(os.path.join(root, "")):
-            return os.path.relpath(path, root)
-    return os.sep.join(path.split(os.sep)[-2:])

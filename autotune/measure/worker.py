@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.config import Config
-from autotune.encoding import to_json
+from autotune.encoding import from_json, to_json
 from autotune.errors import ScriptEndsError, UsageError, UserCodeError
 from autotune.machine.descendants import FIRST, LATER, MARK, remove_scratch
 from autotune.measure.failures import classify, user_traceback
@@ -37,7 +37,7 @@ from autotune.measure.rank_launch import (
 from autotune.measure.session import Session
 from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, prepare_session
 from autotune.protocol import Channel
-from autotune.records import OF_LOOP, Request
+from autotune.records import Request, ScriptFacts
 from autotune.torch_import import OtherEnvironmentError, require_same_environment, set_variables
 from autotune.workload import ImportedWorkload, PickledWorkload, Script, load
 
@@ -209,16 +209,14 @@ def _load_script(message: dict[str, Any], group: RankGroup, hold: Hold | None) -
     from autotune.sites import keep_threads
 
     given = message["script"]
-    seen = {name: given[name] for name in (*OF_LOOP, "patience") if given[name] is not None}
-    site = given["sites_of_ranks"][group.rank] if given["sites_of_ranks"] else given["site"]
-    loop = ScriptLoop(ScriptRun(_script_of(given), hold, group=group), site, **seen)
-    loop.optimizers.may_cast = given["may_cast"]
+    known = given["known"] and from_json(ScriptFacts, given["known"])
+    loop = ScriptLoop(ScriptRun(_script_of(given), hold, group=group), known, given["patience"])
     config = Config.from_document(message["config"])
     config.apply_threads()
     keep_threads(config)
     loop.start()
     workload = loop.loaders.workload()
-    device = given["device"] or next((str(each.device) for each in workload.model.parameters()), "cpu")
+    device = known.device if known else next((str(each.device) for each in workload.model.parameters()), "cpu")
     device = device if group.size == 1 else device.partition(":")[0]  # each rank has its own
     return Session(workload, device, group, loop, num_workers=loop.loaders.existing().present["num_workers"])
 
@@ -233,12 +231,13 @@ def _losses(message: dict[str, Any], group: RankGroup, hold: Hold | None) -> lis
     from autotune.measure.writes import refuse_large
 
     given, config = message["script"], Config.from_document(message["config"])
+    known = given["known"] and from_json(ScriptFacts, given["known"])
     if hold is not None:
         refuse_large(_raise)
     if group.size > 1:
         meet_in_files(group, _raise)
     config.apply_threads()
-    return first_losses(_script_of(given), config, given["sites"], is_cast=message["is_cast"], seed=message["seed"])
+    return first_losses(_script_of(given), config, known, seed=message["seed"])
 
 
 def _raise(told: str) -> NoReturn:
@@ -255,7 +254,7 @@ def _held(given: dict[str, Any]) -> Hold | None:
         switch_off(scratch)
     if given["allow_writes"]:
         return None
-    own = Path(scratch, FIRST if given["is_first"] else LATER)
+    own = Path(scratch, LATER if given["known"] else FIRST)
     beneath = Path(given["beneath"], FIRST) if given["beneath"] else None
     return hold_writes(given["path"], given["arguments"], own, beneath)
 

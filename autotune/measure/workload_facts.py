@@ -26,7 +26,8 @@ from autotune.measure.loader import length_of
 from autotune.measure.process_memory import held_bytes
 from autotune.measure.step import loss_reduction, make_optimizer
 from autotune.records import WorkloadFacts
-from autotune.workload import INSTALLED, Workload, differing_settings
+from autotune.source_location import is_installed
+from autotune.workload import Workload, differing_settings
 
 BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
 
@@ -200,7 +201,7 @@ def _lines(parts: Iterable[Any]) -> Iterator[str]:
             file = _file(part.__module__)
             files |= {file} if file else set()
             pending.extend(_kept(part) if file else _code(part))
-    files |= {file for file in map(_file, [*sys.modules]) if file and not INSTALLED & set(file.parts)}
+    files |= {file for file in map(_file, [*sys.modules]) if file and not is_installed(str(file))}
     yield from sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
 
 

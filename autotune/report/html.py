@@ -48,6 +48,7 @@ from autotune.report.text import (
     verdict_title,
 )
 from autotune.result import StudyRecord, Verdict
+from autotune.settings import SETTINGS
 
 if TYPE_CHECKING:
     from autotune.records import Trial
@@ -65,15 +66,7 @@ SHOWN = {
     "samples_per_second": "samples/s",
     "predicted_samples_per_second": "expected",
     "bound_samples_per_second": "at most",
-    "batch_size": "batch",
-    "num_workers": "workers",
-    "prefetch_factor": "prefetch",
-    "pin_memory": "pin",
-    "persistent_workers": "persistent",
-    "amp": "amp",
-    "accumulation_steps": "accumulate",
-    "options": "options",
-    "intra_op_threads": "threads",
+    **{field: each.heading for field, each in SETTINGS.items() if each.heading},
     "peak_memory_bytes": "memory, GiB",
     "data_wait_seconds": "waiting, %",
     "trial_seconds": "took, s",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from autotune.errors import UsageError
 from autotune.output import Kind, write_file
 from autotune.report.text import printable
+from autotune.settings import SETTINGS
 
 if TYPE_CHECKING:
     import pandas
@@ -35,17 +36,7 @@ COLUMNS = {
     "number": Column("", "position in the study; the baseline is 0"),
     "kind": Column("", "why it was measured: baseline, search or confirm"),
     "outcome": Column("", "outcome, such as ok, device_oom, timeout"),
-    "batch_size": Column("samples", "samples in a batch"),
-    "num_workers": Column("processes", "loader workers; 0 loads in the training process"),
-    "prefetch_factor": Column("batches", "asked ahead of each worker; empty without workers"),
-    "pin_memory": Column("", "whether batches are copied into page-locked memory"),
-    "persistent_workers": Column("", "whether workers live on between epochs"),
-    "amp": Column("", "automatic mixed precision: off, bf16, fp16"),
-    "accumulation_steps": Column("batches", "batches in one step of the optimizer"),
-    "ranks": Column("processes", "that train together; everything but rates is for each of them"),
-    "options": Column("", "more of the step, such as channels_last; separated by commas"),
-    "intra_op_threads": Column("threads", "inside one operator; empty for torch's own choice"),
-    "inter_op_threads": Column("threads", "between operators; empty for torch's own choice"),
+    **{field: Column(each.unit, each.meaning) for field, each in SETTINGS.items()},
     "samples_per_second": Column("samples/s", "training rate over whole epochs"),
     "ci95_low": Column("samples/s", "lower end of its 95 % interval, within this measurement"),
     "ci95_high": Column("samples/s", "upper end"),
@@ -116,13 +107,9 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         "number": trial.number,
         "kind": trial.kind,
         "outcome": str(trial.outcome),
-        **config.dataloader_kwargs(),
-        "amp": config.amp,
-        "accumulation_steps": config.accumulation_steps,
+        **config.plain(),
         "ranks": config.ranks,
         "options": ",".join(config.options),
-        "intra_op_threads": config.intra_op_threads,
-        "inter_op_threads": config.inter_op_threads,
         "predicted_samples_per_second": trial.predicted,
         "bound_samples_per_second": trial.bound,
         "trial_seconds": trial.attempt.seconds,

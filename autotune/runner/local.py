@@ -18,13 +18,13 @@ from typing import IO, Any, NamedTuple, Self
 import psutil
 
 from autotune.config import Config
-from autotune.encoding import from_json
+from autotune.encoding import from_json, to_json
 from autotune.errors import NothingFeasibleError, ScriptEndsError, UsageError, UserCodeError
 from autotune.machine.host import Host, inspect_host
 from autotune.machine.nvml import open_gpu
 from autotune.outcome import Outcome
 from autotune.probes import FirstLosses, NumericsCheck, Trace
-from autotune.records import OF_LOOP, Attempt, Request, WorkloadFacts
+from autotune.records import Attempt, Request, ScriptFacts, WorkloadFacts
 from autotune.runner.card import Cards, holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
@@ -108,10 +108,8 @@ class ProcessRunner:
         self._longest_load = self._opening = 0.0
         self._room = list[int]()
         """The most device memory that each rank could have so far, in bytes."""
-        self.script: dict[str, Any] | None = None
-        """The training loader of a script, once it was inspected: its place and its settings."""
-        self._sites: tuple[str | None, ...] = ()
-        """The places that make its loaders."""
+        self.script: ScriptFacts | None = None
+        """The facts of a script, once it was inspected."""
         self._variables: Variables | None = None
         """Variables that the user's code sets before it imports torch; ``None`` until it has been loaded."""
         self._keeper: MeasuringProcess | None = None
@@ -131,16 +129,15 @@ class ProcessRunner:
             if lost.outcome in REMEDIES:
                 raise NothingFeasibleError(f"{message}; {REMEDIES[lost.outcome]}") from None
             raise UserCodeError(message, lost.tail) from None
-        facts, self.script = from_json(WorkloadFacts, reply["facts"]), reply["script"]
+        facts, script = from_json(WorkloadFacts, reply["facts"]), reply["script"]
+        self.script = script and from_json(ScriptFacts, script)
         self._on_cpu = facts.device == "cpu"
-        self._sites = (facts.loader_site, *facts.other_loader_sites)
         self._common, self._step = self._session_key(baseline)[0], None
         if self.script is not None:
             first = self._session
             self._end_session()  # the script has read samples itself: no worker may inherit what it has open
             self._keeper = first if self._longest_load > KEPT_SECONDS else None
-            assert isinstance(self._source, Script)
-            for told in self._source.told(*map(self.script.get, ("loop", "kept", "holds"))):
+            for told in self.script.told:
                 self._on_wait(told)
         if not self._on_cpu and not self._locks:
             opened = map(open_gpu, (facts.device_uuid, *facts.other_devices))
@@ -281,7 +278,7 @@ class ProcessRunner:
             config = replace(config, ranks=1)
         if request.part in ("training", "trace"):
             return config
-        reading = replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False)
+        reading = config.without_workers
         forking = config if config.num_workers else replace(config, num_workers=1)
         is_open = not request.fresh and self._is_open(*self._session_key(forking, request))
         return forking if request.part == "loader" or (is_open and request.part != "anatomy") else reading
@@ -310,8 +307,7 @@ class ProcessRunner:
         """
         process, message, _ = self._begin(config)
         try:
-            is_cast = (self.script or {}).get("present", {}).get("amp") == "off"
-            message |= {"op": "losses", "is_cast": is_cast, "seed": seed}
+            message |= {"op": "losses", "seed": seed}
             return tuple(_unwrap(process.ask(message, seconds))["losses"])
         finally:
             self._end_session()
@@ -339,11 +335,8 @@ class ProcessRunner:
         message["usual"] = {name: usual.get(name) for name in self._variables or {}}
         keeper = self._keeper if self._keeper in self._processes.values() else None
         if isinstance(self._source, Script):
-            known = self.script or {}
-            message["script"] |= {name: known.get(name) for name in ("site", "sites_of_ranks", "device", *OF_LOOP)}
             message["script"]["patience"] = min(MOST_PATIENCE, self._load_limit / 10)
-            message["script"] |= {"is_first": self.script is None, "beneath": keeper and keeper.scratch}
-            message["script"] |= {"sites": self._sites, "may_cast": known.get("present", {}).get("amp") == "off"}
+            message["script"] |= {"known": self.script and to_json(self.script), "beneath": keeper and keeper.scratch}
         return process, message, keeper
 
     def _threads(self, config: Config) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.config import WORKER_OPTIONS, Config
+from autotune.config import WITHOUT_WORKERS, Config
 from autotune.records import Trial
 from autotune.search.feasibility import beyond_data, exceeds, refusals_of
 from autotune.search.gp import OWN, Posterior, expected_gain, posterior
@@ -22,6 +22,7 @@ from autotune.search.plan import bursts
 from autotune.search.predict import BOUND_ERRORS, Prediction, predict
 from autotune.search.space import Space
 from autotune.search.step_model import MEASURED
+from autotune.settings import KNOBS
 
 SURE = 1.5
 """Standard deviations beyond which nothing is hoped for: nine in ten lie within."""
@@ -239,7 +240,7 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
 
 def _are_near(best: Config, configs: Sequence[Config], space: Space) -> NDArray[np.bool_]:
     here, near = space.settings(best), set[Config]()
-    usual = {knob: space.allowed[knob][0] for knob in WORKER_OPTIONS}
+    usual = {knob: space.allowed[knob][0] for knob in WITHOUT_WORKERS if knob in space.allowed}
     for knob in NEAR_KNOBS:
         values = space.allowed[knob]
         if here[knob] in values:
@@ -266,12 +267,5 @@ def feasible(observations: Observations, configs: Sequence[Config]) -> list[Tria
 
 def cost(config: Config, base: Config) -> tuple[float, ...]:
     """Order configurations of equal speed: first those that change training less, and take less of the machine."""
-    return (
-        len(config.options),
-        abs(math.log2(config.batch_size / base.batch_size)),
-        config.num_workers,
-        config.prefetch_factor or 0,
-        config.pin_memory,
-        config.amp != "off",
-        config.intra_op_threads != base.intra_op_threads,
-    )
+    costs = (knob.cost(getattr(config, knob.field), getattr(base, knob.field)) for knob in KNOBS.values())
+    return (len(config.options), *costs)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.config import AMP_MODES, Config
+from autotune.config import Config
 from autotune.search.predict import Prediction
+from autotune.settings import KNOBS
 
 Floats = NDArray[np.float64]
 
@@ -26,13 +27,8 @@ COMMON = 0.05
 """Standard deviation of an error that all predictions share, in logarithms."""
 OWN = 0.02
 """Standard deviation of an error that each configuration has for itself, in logarithms."""
-STEP_SCALES = (2.0, 1.0, 1.5)
-"""How far errors of steps resemble each other, in doublings of batch size and threads, for precision and options."""
-LOADER_SCALES = (1.5, 2.0, 4.0, 0.5)
-"""How far errors of loaders resemble each other, in doublings of batch size, workers and prefetch factor, and for
-pinning."""
-WITHOUT_WORKERS = -3.0
-"""Where a loader without workers stands on that scale: far off, because it works in another way."""
+OPTION_SCALE = 0.75
+"""How far errors of steps resemble each other with and without an option of the step; settings have their own."""
 NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Candidate standard deviations of the measurements; the likeliest is taken."""
 JOINT = 0.1
@@ -114,21 +110,13 @@ def expected_gain(means: Floats, errors: Floats, best: float) -> Floats:
 def coordinates(configs: Sequence[Config], own_threads: int) -> tuple[Floats, Floats]:
     """Return the scaled coordinates of steps and of loaders, a row for each configuration."""
     options = sorted({option for config in configs for option in config.options})
-    batches = np.log2([config.batch_size for config in configs])
-    steps = [
-        batches,
-        np.log2([config.intra_op_threads or own_threads for config in configs]),
-        2.0 * np.array([AMP_MODES.index(config.amp) for config in configs]),
-        *(2.0 * np.array([option in config.options for config in configs]) for option in options),
-    ]
-    loaders = [
-        batches,
-        np.array([math.log2(c.num_workers + 0.5) if c.num_workers else WITHOUT_WORKERS for c in configs]),
-        np.log2([config.prefetch_factor or 1 for config in configs]),
-        np.array([float(config.pin_memory) for config in configs]),
-    ]
-    scales = (*STEP_SCALES, *STEP_SCALES[2:] * len(options))
-    return np.transpose(steps) / scales, np.transpose(loaders) / LOADER_SCALES
+    parts: dict[str, list[list[float]]] = {"step": [], "loader": []}
+    for knob in KNOBS.values():
+        values = [knob.coordinate(getattr(config, knob.field), own_threads) for config in configs]
+        for part, scale in knob.scales.items():
+            parts[part].append([value / scale for value in values])
+    parts["step"] += [[(option in config.options) / OPTION_SCALE for config in configs] for option in options]
+    return np.transpose(parts["step"]), np.transpose(parts["loader"])
 
 
 def _similarity(one: Floats, other: Floats) -> Floats:

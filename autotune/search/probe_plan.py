@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
-from autotune.config import Amp, Config
+from autotune.config import Config
 from autotune.outcome import Outcome
 from autotune.probes import ComputeProbe
 from autotune.records import Part
@@ -22,6 +22,7 @@ from autotune.search.predict import loader_model
 from autotune.search.repeats import repeated_look
 from autotune.search.space import Space
 from autotune.search.step_model import LARGEST_STEP, MemoryModel
+from autotune.settings import Amp
 
 NUMERICS_SECONDS = 4.0
 """Seconds of a probe of the losses, which takes four runs of up to twenty steps."""

@@ -11,7 +11,7 @@ from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.config import WORKER_OPTIONS, Config
+from autotune.config import WITHOUT_WORKERS, Config
 from autotune.errors import UsageError
 from autotune.flags import SAMPLERS
 from autotune.records import Probe, Trial
@@ -133,5 +133,5 @@ def says_what_it_measures(trial: FrozenTrial, setup: Setup) -> bool:
 
     Optuna reads parameters and attributes one after another, so it may have the later without all of the earlier.
     """
-    of_workers = () if trial.params.get("num_workers") else WORKER_OPTIONS
+    of_workers = () if trial.params.get("num_workers") else WITHOUT_WORKERS
     return BY in trial.user_attrs and trial.params.keys() >= setup.distributions.keys() - set(of_workers)

@@ -13,10 +13,11 @@ from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from typing import Any
 
-from autotune.config import AMP_MODES, WORKER_OPTIONS, Config, Objective
+from autotune.config import WITHOUT_WORKERS, Config, Objective
 from autotune.errors import UsageError
-from autotune.knobs import KNOBS, parse_knob
+from autotune.knobs import require_possible
 from autotune.records import Trial, WorkloadFacts
+from autotune.settings import KNOBS, SWITCH, Bounds, Knob
 from autotune.step_options import OPTIONS
 
 _WORKER_STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -90,16 +91,17 @@ class Space:
         """Return the configuration with a value for each knob; those of workers are dropped where there are none."""
         chosen = dict(settings)
         further = [option for option in self.options if chosen.pop(option, False)]
+        fields = {KNOBS[name].field: value for name, value in chosen.items()}
         if not chosen["num_workers"]:
-            chosen |= {"prefetch_factor": None, "persistent_workers": False}
-        chosen |= {"intra_op_threads": chosen.pop("threads"), "options": (*self.base.options, *further)}
-        return self.with_batch_size(replace(self.base, **chosen), chosen["batch_size"])
+            fields |= WITHOUT_WORKERS
+        fields["options"] = (*self.base.options, *further)
+        return self.with_batch_size(replace(self.base, **fields), chosen["batch_size"])
 
     def settings(self, config: Config) -> dict[str, Any]:
-        """Return the value of each knob that a configuration has, and whether it has each further option."""
-        knobs = [knob for knob in KNOBS.values() if config.num_workers or knob.name not in WORKER_OPTIONS]
-        further = {option: option in config.options for option in self.options}
-        return {knob.name: getattr(config, knob.field) for knob in knobs} | further
+        """Return the value of each knob that a configuration has here, and whether it has each further option."""
+        knobs = [KNOBS[name] for name in self.values if name in KNOBS]
+        chosen = {knob.name: getattr(config, knob.field) for knob in knobs if config.num_workers or not knob.of_workers}
+        return chosen | {option: option in config.options for option in self.options}
 
     def with_batch_size(self, config: Config, batch_size: int) -> Config:
         """Return a configuration with another batch size, and with the accumulation that it asks for."""
@@ -119,8 +121,8 @@ class Space:
     @cached_property
     def configs(self) -> tuple[Config, ...]:
         """Every different configuration within the bounds, without further options."""
-        combinations = itertools.product(*(self.allowed[knob] for knob in KNOBS))
-        return tuple(dict.fromkeys(self.at(dict(zip(KNOBS, chosen, strict=True))) for chosen in combinations))
+        combinations = itertools.product(*self.allowed.values())
+        return tuple(dict.fromkeys(self.at(dict(zip(self.allowed, chosen, strict=True))) for chosen in combinations))
 
     @property
     def fingerprint(self) -> str:
@@ -132,31 +134,32 @@ def build_space(
     facts: WorkloadFacts,
     cpus: int,
     baseline: Config,
-    given: Mapping[str, Any],
+    asked: Mapping[str, Bounds],
     global_batch_size: int | None = None,
     options: Iterable[str] = (),
     objective: Objective | None = "samples",
 ) -> Space:
     """Build the space for a workload on a machine with so many usable CPUs, for each rank.
 
-    ``given`` maps knobs to the user's value, range or list; of the batch sizes those count that divide
+    ``asked`` holds the values that the user admits for knobs; of the batch sizes those count that divide
     ``global_batch_size``. ``options`` of the step may be used too. With ``same-batch`` batches are divisors of the
     samples of the baseline's optimizer step, or the baseline's own in a script. ``None`` is ``samples`` where batch
     sizes are given; else ``same-batch``, unless any batch is sure to reach the same loss sooner. Raises ``UsageError``
     naming the flag.
     """
-    recommends = objective is None and given.get("batch_size") is None
+    recommends = objective is None and "batch_size" not in asked
     objective = objective or ("same-batch" if recommends else "samples")
     is_fixed, keeps = global_batch_size is not None, objective == "same-batch"
     if keeps and not facts.loader_site:
         global_batch_size = global_batch_size or baseline.samples_per_update
     threads, bound = facts.intra_op_threads, global_batch_size and global_batch_size // baseline.ranks
     share = replace(facts, epoch_samples=facts.epoch_samples and facts.epoch_samples // baseline.ranks)
-    defaults = _defaults(share, cpus, baseline)
-    allowed = {knob: parse_knob(knob, given.get(knob), share) or defaults[knob] for knob in KNOBS}
+    require_possible(asked, share)
+    allowed = _defaults(share, cpus, baseline) | {name: each.values for name, each in asked.items()}
+    allowed = {name: allowed[name] for name in KNOBS if name in allowed}
     every, own_batch = allowed["batch_size"], (baseline.batch_size,)
     if bound:
-        allowed["batch_size"] = _divisors(bound, every, given.get("batch_size"))
+        allowed["batch_size"] = _divisors(bound, every, asked.get("batch_size"))
     elif keeps:
         allowed["batch_size"] = own_batch
     others = () if is_fixed or set(every) == set(own_batch) else every if keeps else own_batch
@@ -164,29 +167,32 @@ def build_space(
         objective = "same-batch"
     own = threads if baseline.intra_op_threads == threads else None  # torch's own count, as the baseline writes it
     allowed["threads"] = tuple(own if count == threads else count for count in allowed["threads"])
-    allowed = {knob: _ordered(values, threads) for knob, values in allowed.items()}
-    dropped = () if baseline.num_workers else WORKER_OPTIONS
-    present = {name: {getattr(baseline, knob.field)} for name, knob in KNOBS.items() if name not in dropped}
-    values = {name: _ordered({*allowed[name], *present.get(name, ())}, threads) for name in KNOBS}
+    allowed = {name: _ordered(KNOBS[name], each, threads) for name, each in allowed.items()}
+    values = {
+        name: _ordered(knob, {*allowed[name], *([] if is_dropped else [getattr(baseline, knob.field)])}, threads)
+        for name, knob in KNOBS.items()
+        if name in allowed
+        for is_dropped in [knob.of_workers and not baseline.num_workers]
+    }
     further = {option: (False, True) for option in options if option not in baseline.options}
-    decides = given.get("persistent_workers") is None and not facts.sets_epoch
+    decides = "persistent_workers" not in asked and not facts.sets_epoch
     others = others if set(others) <= set(every) else ()
     return Space(values | further, allowed, baseline, global_batch_size, decides, objective, others, recommends)
 
 
-def _divisors(whole: int, sizes: tuple[int, ...], given: Any) -> tuple[int, ...]:
-    is_range = given is None or (isinstance(given, str) and ".." in given)
-    wanted = tuple(range(min(sizes), max(sizes) + 1)) if is_range else sizes
+def _divisors(whole: int, sizes: tuple[int, ...], asked: Bounds | None) -> tuple[int, ...]:
+    wanted = tuple(range(min(sizes), max(sizes) + 1)) if asked is None or asked.is_range else sizes
     divisors = tuple(size for size in wanted if whole % size == 0)
     if not divisors:
-        raise UsageError(
-            f"--batch-size {given}: no size divides the {whole} samples of an optimizer step, which are kept"
-        )
+        said = f"--batch-size {asked and asked.given}: no size divides the {whole} samples"
+        raise UsageError(f"{said} of an optimizer step, which are kept")
     return divisors
 
 
-def _ordered(values: Iterable[Any], threads: int) -> tuple[Any, ...]:
-    ranks: dict[Any, int] = {None: threads, **{mode: place for place, mode in enumerate(AMP_MODES)}}
+def _ordered(knob: Knob, values: Iterable[Any], threads: int) -> tuple[Any, ...]:
+    ranks: dict[Any, int] = {None: threads if knob.name == "threads" else -1}
+    if knob.choices and knob.choices is not SWITCH:
+        ranks |= {value: rank for rank, value in enumerate(knob.choices.values())}
     return tuple(sorted(values, key=lambda value: ranks.get(value, value)))
 
 

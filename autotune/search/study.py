@@ -15,7 +15,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.config import WORKER_OPTIONS, Config
+from autotune.config import WITHOUT_WORKERS, Config
 from autotune.encoding import from_json, to_json
 from autotune.errors import StorageError
 from autotune.messages import Messages
@@ -91,7 +91,7 @@ class TuningStudy:
         trial, settings = study.ask(), dict[str, Any]()
         self._asked = study, trial
         for knob, known in self.setup.distributions.items():
-            if knob in WORKER_OPTIONS and not settings["num_workers"]:
+            if knob in WITHOUT_WORKERS and not settings["num_workers"]:
                 continue
             if isinstance(known, IntDistribution):
                 settings[knob] = trial.suggest_int(knob, known.low, known.high, step=known.step)

@@ -24,7 +24,6 @@ from machines import FAMILIES, HEADROOM, Machine, draw_world
 from optuna.distributions import IntDistribution
 
 from autotune.config import Config
-from autotune.knobs import KNOBS
 from autotune.limits import Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
@@ -32,6 +31,7 @@ from autotune.records import Request
 from autotune.search.setup import Setup
 from autotune.search.study import open_study
 from autotune.search.tuner import Tuner
+from autotune.settings import KNOBS
 from tests.simulated import search_only
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))

@@ -25,7 +25,6 @@ import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
 
 from autotune.config import Config, Objective
-from autotune.knobs import KNOBS
 from autotune.limits import USUAL_BUDGET, Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
@@ -34,6 +33,7 @@ from autotune.report.result import Result
 from autotune.search.setup import Setup
 from autotune.search.space import Space, build_space
 from autotune.search.tuner import Tuner
+from autotune.settings import KNOBS
 from studies.simulated_machines.machines import HEADROOM
 from studies.stopping.machines import FAMILIES, Jagged, at_optimum, below, usual
 

@@ -60,6 +60,8 @@ BLOCKED = {"loader": examples.loader_trace(build_seconds=(0.14,) * 20, cpu_secon
 HOT = {"gpu_slowdowns": ("software thermal slowdown",)}
 BY_HOST = examples.compute_probe(samples_per_second=BATCH / 0.030, host_seconds=0.029)
 PINNED, SLOW_PIN = replace(LOADED, pin_memory=True), examples.loader_trace(pin_seconds=0.068)
+LATE = examples.loader_trace(receive_seconds=0.2)
+PINS_AND_RECEIVES = examples.loader_trace(pin_seconds=0.04, receive_seconds=0.03)
 HALF_RATE = {"samples_per_second": BATCH / 0.060}
 CROWDED = {"is_crowded": True, "foreign_cpus": 2.0}
 THREADED = {"own_cpus": 3.9, "worker_threads": 4}
@@ -92,6 +94,15 @@ LIMITS: dict[str, tuple[Cause, Evidence]] = {
         evidence(WAITS, ready_batches=3.0, loader=examples.loader_trace(receive_seconds=0.035)),
     ),
     "one thread pins": (Cause.PINNING, evidence(WAITS, config=PINNED, facts=ON_GPU, loader=SLOW_PIN)),
+    "receiving that takes longer than training waits": (
+        Cause.BUILDING,
+        evidence(WAITS, ready_batches=3.0, loader=LATE),
+    ),
+    "the pinning thread receives too": (
+        Cause.PINNING,
+        evidence(WAITS, config=PINNED, facts=ON_GPU, ready_batches=3.0, loader=PINS_AND_RECEIVES),
+    ),
+    "nothing is pinned": (Cause.RECEIVE, evidence(WAITS, facts=ON_GPU, ready_batches=3.0, loader=PINS_AND_RECEIVES)),
     "a slow copy": (Cause.COPY, evidence(split(host_to_device=25.0), facts=ON_GPU)),
     "a slow loop": (Cause.LOOP, evidence(split(other=15.0))),
     "short epochs": (Cause.RESTARTS, evidence(split(), restart_seconds=2.0, **HALF_RATE)),
@@ -149,6 +160,8 @@ def test_workers_that_are_served_one_at_a_time_are_told_as_that() -> None:
     assert beside.what.startswith("three workers are no faster than one")
     assert "workers" not in beside.advice
     assert advice_of(tried(alone, 2 * ONE_RATE, num_workers=2)).cause is Cause.WAITING
+    without_data = evidence(split(data_wait=110.0), idle_workers=1, **BLOCKED, **AS_ONE)
+    assert advice_of(without_data).cause is Cause.WAITING
 
 
 CROWD = examples.conditions(cpus=4, is_crowded=True, foreign_cpus=0.8)
@@ -267,12 +280,6 @@ def test_workers_are_advised_unless_they_were_no_faster_or_have_no_cpus_or_no_da
     words: str, is_advised: bool, known: Evidence
 ) -> None:
     assert (words in advice_of(known).advice) == is_advised
-
-
-def test_workers_without_data_are_not_served_one_at_a_time() -> None:
-    waiting = evidence(split(data_wait=110.0), **BLOCKED, **AS_ONE)
-    assert advice_of(waiting).cause is Cause.ONE_READER
-    assert advice_of(evidence(split(data_wait=110.0), idle_workers=1, **BLOCKED, **AS_ONE)).cause is Cause.WAITING
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -402,7 +409,6 @@ def test_what_is_worth_knowing_comes_after_the_limit(name: str) -> None:
 
 HALF = {"samples_per_second": BATCH / 0.060, "steady_samples_per_second": BATCH / 0.060}
 AT_STARTS = {"steady_samples_per_second": BATCH / 0.030, "restart_seconds": 2.0}
-LATE = examples.loader_trace(receive_seconds=0.2)
 SHARES: dict[str, tuple[dict[Cause, float | None], Evidence]] = {
     "what takes the most time comes first, the next after it": (
         {Cause.COPY: 40 / 90, Cause.WAITING: 20 / 90},
@@ -429,10 +435,6 @@ def test_limits_come_by_the_share_of_the_time_that_each_takes(name: str) -> None
     assert [finding.share for finding in found] == pytest.approx(list(shares.values()))
 
 
-def test_receiving_that_takes_longer_than_training_waits_is_not_believed() -> None:
-    assert find(evidence(WAITS, ready_batches=3.0, loader=LATE))[0].cause is Cause.BUILDING
-
-
 @pytest.mark.parametrize(
     ("host", "utilisation", "waits", "cause"),
     [
@@ -453,12 +455,6 @@ def test_the_hosts_time_tells_a_slow_launch_unless_the_step_waits_for_the_device
     assert find(known)[0].cause is cause
     scaled = replace(known, config=replace(known.config, amp="fp16" if waits else "bf16"), anatomy=clean())
     assert find(scaled)[0].cause is cause
-
-
-def test_the_pinning_thread_receives_too_and_is_told_before_the_training_process() -> None:
-    both = examples.loader_trace(pin_seconds=0.04, receive_seconds=0.03)
-    assert find(evidence(WAITS, config=PINNED, facts=ON_GPU, ready_batches=3.0, loader=both))[0].cause is Cause.PINNING
-    assert find(evidence(WAITS, config=LOADED, facts=ON_GPU, ready_batches=3.0, loader=both))[0].cause is Cause.RECEIVE
 
 
 def test_the_code_that_takes_the_time_is_named() -> None:

@@ -8,9 +8,8 @@ import pytest
 from autotune.config import Config
 from autotune.notes import on_caches, on_places, on_validation
 from autotune.records import Measurement
-from autotune.result import Verdict
 from tests import examples
-from tests.search.test_tuner import dearer_later, tuned
+from tests.search.test_tuner import tuned
 from tests.simulated import SimulatedMachine, StepCost, loader_bound
 
 DISTURBED = examples.conditions(is_crowded=True, foreign_cpus=1.0)
@@ -68,12 +67,6 @@ def test_a_machine_whose_speed_varies_has_no_places() -> None:
     notes = [note for machine in machines for note in tuned(machine, budget=300.0).notes]
     assert not [note for note in notes if "place" in note]
     assert [note for note in notes if "varied" in note]  # in the rounds of some at least
-
-
-def test_a_job_that_is_sorted_by_cost_has_places_and_a_gain() -> None:
-    result = tuned(SimulatedMachine(cost=loader_bound, noise=0.01, by_place=dearer_later), budget=300.0)
-    assert result.verdict is Verdict.FASTER
-    assert [note for note in result.notes if "place in the epoch" in note]
 
 
 CACHED = [at(rate) for rate in (182.0, 900.0, 2640.0, 2640.0, 2660.0)]

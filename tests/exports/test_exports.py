@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import autotune
-from autotune.config import AMP_MODES, Config, learning_rate_of
+from autotune.config import Config, learning_rate_of
 from autotune.errors import UsageError
 from autotune.exports import TARGETS, export
-from autotune.exports.target import SETTINGS, settings
+from autotune.exports.target import EVERY, settings
 from autotune.flags import EXPORTS
+from autotune.settings import AMP_MODES
 from autotune.step_options import OPTIONS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "trainers.md"
@@ -64,7 +65,7 @@ def without(knob: str) -> Config:
     return replace(FULL, **{knob: plain.get(knob)})
 
 
-@pytest.mark.parametrize("knob", SETTINGS)
+@pytest.mark.parametrize("knob", EVERY)
 @pytest.mark.parametrize("name", TARGETS)
 def test_each_knob_is_in_the_values_where_the_tool_knows_it_and_a_gap_where_not(name: str, knob: str) -> None:
     full, less = export(FULL, name), export(without(knob), name)
@@ -196,13 +197,13 @@ def test_a_tool_that_is_not_known_is_an_error_with_those_that_are() -> None:
 def coverage() -> str:
     """The table of knobs by tool, in Markdown: what each is called there, or that it has no argument."""
     rows = [["", *(target.title for target in TARGETS.values())], ["---"] * (1 + len(TARGETS))]
-    rows += [[f"`{knob}`", *(target.knows.get(knob, "—") for target in TARGETS.values())] for knob in SETTINGS]
+    rows += [[f"`{knob}`", *(target.knows.get(knob, "—") for target in TARGETS.values())] for knob in EVERY]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def test_the_command_line_and_the_documentation_know_the_same_tools_and_what_is_left_to_torch_is_in_none() -> None:
     assert settings(PLAIN) == {"batch_size": 64, "num_workers": 0, "pin_memory": False}
-    assert set(settings(FULL)) == set(SETTINGS)
+    assert set(settings(FULL)) == set(EVERY)
     assert (*TARGETS, "patch") == EXPORTS
     assert coverage() in PAGE.read_text(encoding="utf-8")
 

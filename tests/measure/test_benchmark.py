@@ -66,10 +66,14 @@ def test_a_dataset_smaller_than_a_batch_is_one_batch(loader: dict[str, Any]) -> 
 
 
 @LOADERS
-def test_whole_epochs_count_what_a_short_last_batch_holds_and_the_time_of_every_start(loader: dict[str, Any]) -> None:
-    found = measured(Squares(37), loader, request=WHOLE, training_step=(training := Training()))
+@pytest.mark.parametrize(("dataset", "samples", "batches"), [(Squares(37), 37, 5), (Divided(61), 61, 8)])
+def test_whole_epochs_count_what_a_short_last_batch_holds_and_the_time_of_every_start(
+    dataset: Any, samples: int, batches: int, loader: dict[str, Any]
+) -> None:
+    found = measured(dataset, loader, request=WHOLE, training_step=(training := Training()))
     assert found.samples == training.samples(found.steps)
-    assert (found.samples % 37, found.steps % 5, found.epoch_samples) == (0, 0, 37)
+    assert (found.samples % samples, found.steps % batches, found.epoch_samples) == (0, 0, samples)
+    assert found.beginning_samples is None
     assert found.persistence_gain is not None
     if "persistent_workers" not in loader:  # what ends with its epoch does not tell the memory at the end
         assert found.epoch_host_memory_bytes is None
@@ -179,16 +183,6 @@ def test_samples_that_both_workers_yield_count_once() -> None:
     found = measured(CountingUp(MANY), {"num_workers": 2})
     assert found.samples_per_second == pytest.approx(found.steady_samples_per_second / 2)
     assert notes_with("only 50 % of the samples are counted", found)
-
-
-@LOADERS
-def test_an_iterable_epoch_that_ends_is_measured_whole(loader: dict[str, Any]) -> None:
-    found = measured(Divided(61), loader, request=WHOLE, training_step=(training := Training()))
-    assert found.beginning_samples is None
-    assert found.samples == training.samples(found.steps)
-    assert (found.samples % 61, found.epoch_samples) == (0, 61)
-    assert found.samples_per_second == pytest.approx(found.samples / found.seconds)
-    assert found.persistence_gain is not None
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # there is nothing to pin memory for

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from statistics import fmean, median
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,6 +19,7 @@ from torch.utils.data import BatchSampler, SequentialSampler, get_worker_info
 from autotune.config import Config
 from autotune.measure import loader_probe as looks
 from autotune.measure.device import CpuDevice
+from autotune.measure.loader import BatchStream
 from autotune.measure.loader_probe import look_at_loader
 from autotune.probes import LoaderTrace
 from autotune.workload import Workload
@@ -219,21 +221,36 @@ def test_building_a_batch_takes_what_reading_new_samples_does_where_they_are_kep
 
 
 class Keeping(Squares):
-    """Takes a known time for each sample that is read for the first time: in the process, or in all of them."""
+    """Takes a known time for each sample of which it keeps nothing, by the clock of the process that reads it."""
 
-    def __init__(self, *, is_shared: bool) -> None:
+    def __init__(self, *, keeps: bool = True, is_shared: bool = False) -> None:
         super().__init__(MANY)
-        self.read = torch.zeros(MANY, dtype=torch.bool)
+        self.clock, self.keeps, self.read = torch.zeros(1, dtype=torch.float64), keeps, torch.zeros(MANY)
         if is_shared:
             self.read.share_memory_()
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self.read[index]:
-            time.sleep(SAMPLE_SECONDS)
-            self.read[index] = True
-        return super().__getitem__(index)
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.clock += SAMPLE_SECONDS / (50 if self.read[index] else 1)
+        self.read[index] = self.keeps
+        return self.clock.clone()
 
 
+@pytest.fixture
+def by_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is that at which the batch that came last was ready: load does not change it."""
+    now, real = [0.0], BatchStream.__next__
+
+    def arriving(stream: BatchStream) -> Any:
+        batch = real(stream)
+        now[0] = batch.max().item()
+        return batch
+
+    monkeypatch.setattr(BatchStream, "__next__", arriving)
+    clock = SimpleNamespace(perf_counter=lambda: now[0], process_time=time.process_time, sleep=time.sleep)
+    monkeypatch.setattr(looks, "time", clock)
+
+
+@pytest.mark.usefixtures("by_arrival")
 @pytest.mark.parametrize("of_batches", [False, True])
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_a_cache_of_the_dataset_is_told_from_one_that_all_processes_share(is_shared: bool, of_batches: bool) -> None:
@@ -245,6 +262,7 @@ def test_a_cache_of_the_dataset_is_told_from_one_that_all_processes_share(is_sha
     assert (trace.elsewhere_seconds < fmean(trace.build_seconds) / 2) == is_shared
 
 
+@pytest.mark.usefixtures("by_arrival")
 def test_a_loader_without_a_cache_is_asked_in_one_worker_alone() -> None:
-    trace = look(Sleeping(), seconds=0.2)
+    trace = look(Keeping(keeps=False), seconds=0.2)
     assert (trace.keeps_samples, trace.is_own_cache, trace.elsewhere_seconds) == (False, False, None)

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from autotune.config import Amp, Config
+from autotune.config import Config
 from autotune.measure.device import CpuDevice
 from autotune.measure.numerics_probe import STEPS, check_numerics
 from autotune.probes import NumericsCheck, reason_against
+from autotune.settings import Amp
 from autotune.workload import Workload
 from tests.datasets import Squares
 

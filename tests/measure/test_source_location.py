@@ -11,7 +11,7 @@ from torch import nn
 
 from autotune.demo import CompressedImages
 from autotune.measure.device import CpuDevice
-from autotune.measure.sync_points import is_ours, is_standard, is_torch, place
+from autotune.source_location import is_ours, is_standard, is_torch, place
 
 
 def test_places_are_named_without_folders_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

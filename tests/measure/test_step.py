@@ -13,11 +13,12 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from autotune.config import Amp, Config
+from autotune.config import Config
 from autotune.errors import UserCodeError
 from autotune.measure.batch import move, shallow, tensor_bytes
 from autotune.measure.device import CpuDevice
 from autotune.measure.step import TrainingStep, infer_loss
+from autotune.settings import Amp
 from autotune.workload import Workload
 from tests.datasets import Squares
 

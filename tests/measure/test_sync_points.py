@@ -12,10 +12,11 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from autotune.config import Amp, Config
+from autotune.config import Config
 from autotune.measure.code_probe import look_inside
 from autotune.measure.device import CpuDevice
 from autotune.probes import Synchronisation
+from autotune.settings import Amp
 from autotune.workload import Workload
 from tests.datasets import Squares
 

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -35,7 +36,7 @@ def started(*words: str, job: Path = JOB, **options: bool) -> Iterator[tuple[Pro
     with ProcessRunner(describe(script), load_limit=30.0, oversubscribe_ranks=True) as runner:
         runner.inspect(Config(ranks=2))
         assert runner.script is not None
-        yield runner, Config(**runner.script["present"], ranks=2)
+        yield runner, replace(runner.script.present, ranks=2)
 
 
 def measured(*words: str, job: Path = JOB, seconds: float = 1.5, limit: float = 60.0) -> Attempt:

@@ -129,8 +129,8 @@ def test_the_loader_that_trains_is_found_and_its_step_and_its_waiting_are_told_a
     facts = runner.inspect(Config())
     assert facts.loader_call == f"train.py:{line_of('shuffle=True', SLOW_LOOP)}: DataLoader"
     assert (facts.dataset_length, facts.model_name, facts.parameters) == (4000, "Linear", 5)
-    assert runner.script["present"] | {"batch_size": 8, "num_workers": 0, "amp": "off"} == runner.script["present"]
-    present = Config(**runner.script["present"])
+    present = runner.script.present
+    assert present == replace(present, batch_size=8, num_workers=0, amp="off")
     found = runner.measure(present, Request(seconds=0.5, time_limit=60)).measurement
     assert found.step_time.data_wait >= 8 * 0.002
     assert found.step_time.total >= 8 * 0.002 + STEP_SECONDS
@@ -171,7 +171,7 @@ def test_autocast_is_left_out_where_a_configuration_has_fp32(written: Any) -> No
     )
     runner = written(body)
     facts = runner.inspect(Config())
-    assert (facts.amp_modes, runner.script["present"]["amp"]) == (("off", "bf16"), "bf16")
+    assert (facts.amp_modes, runner.script.present.amp) == (("off", "bf16"), "bf16")
     assert facts.autocast_call == f"train.py:{line_of('torch.autocast', body)}"
     for amp in ("bf16", "off", "bf16"):
         found = runner.measure(Config(batch_size=8, amp=amp), Request(seconds=0.2, time_limit=60)).measurement

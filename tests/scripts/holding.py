@@ -97,7 +97,7 @@ def measured(runner: InTurn, script: Path) -> dict[str, Any]:
     try:
         runner.inspect(Config())
         assert runner.script is not None
-        holds, present = runner.script["holds"], Config(**runner.script["present"])
+        holds, present = runner.script.holds, runner.script.present
         attempt = runner.measure(present, Request(seconds=0.2, time_limit=60))
     except UserCodeError as error:
         return {"holds": holds, "outcome": Outcome.USER_ERROR, "message": str(error), "measured": False}

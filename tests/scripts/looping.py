@@ -64,7 +64,7 @@ class Loops(InTurn):
     def measured(self, batch_size: int | None = None, *, fresh: bool = False) -> Found:
         """Measure the script with its present settings, but for the batch size."""
         assert self.script is not None
-        present = Config(**self.script["present"])
+        present = self.script.present
         request = replace(REQUEST, fresh=fresh)
         attempt = self.measure(replace(present, batch_size=batch_size or present.batch_size), request)
         if attempt.measurement is None:

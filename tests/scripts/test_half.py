@@ -18,12 +18,13 @@ from autotune.probes import reason_against
 from autotune.records import ADDED, Attempt, Request
 from autotune.runner.local import ProcessRunner
 from autotune.search.space import build_space
+from autotune.settings import parse_knobs
 from autotune.sites import cast_forwards, stand_in_for_autocast
 from autotune.workload import Script, describe
 from tests import examples
+from tests.processes import known_time
 from tests.search.there import there
 
-ROOT = Path(__file__).parents[2]
 LOOP = Path(__file__).with_name("loops") / "half.py"
 FULL = Config(batch_size=32, intra_op_threads=1)
 HALF = replace(FULL, amp="bf16")
@@ -41,7 +42,8 @@ def compared(*words: str) -> Attempt:
 def test_a_script_without_autocast_trains_in_bf16_at_the_rate_that_apply_has(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for variable, value in known_time(LOOP.parent).items():
+        monkeypatch.setenv(variable, value)
     script = str(LOOP.with_name(name))
     with ProcessRunner(describe(Script(path=script, arguments=("50",)))) as runner:
         facts = runner.inspect(FULL)
@@ -75,7 +77,7 @@ def test_a_precision_that_goes_wrong_in_a_script_is_refused_with_its_reason() ->
 def test_a_script_in_fp32_stays_there_unless_bf16_is_asked_for() -> None:
     facts = examples.facts(amp_modes=("off", "bf16"), loader_site="train.py:3 list[96]")
     assert build_space(facts, 4, FULL, {}).allowed["amp"] == ("off",)
-    assert build_space(facts, 4, FULL, {"amp": "off,bf16"}).allowed["amp"] == ("off", "bf16")
+    assert build_space(facts, 4, FULL, parse_knobs({"amp": "off,bf16"})).allowed["amp"] == ("off", "bf16")
     assert "--amp off,bf16" in next(on_half_precision(facts))
     own = replace(facts, autocast_call="train.py:5")
     assert build_space(own, 4, FULL, {}).allowed["amp"] == ("off", "bf16")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from autotune.api import tune
-from autotune.config import Config
 from autotune.errors import UsageError, UserCodeError
 from autotune.workload import Script
 from tests.processes import known_time
@@ -191,7 +190,7 @@ def test_the_place_of_a_loader_does_not_depend_on_the_working_folder(runner: Loo
     for _ in range(2):
         with runner.started("own_file"):
             assert runner.script is not None
-            sites.append(runner.script["site"])
+            sites += runner.script.sites
     assert sites[0] == sites[1]
     assert sites[0].startswith(place("own_file", "DataLoader(Samples"))
 
@@ -199,7 +198,7 @@ def test_the_place_of_a_loader_does_not_depend_on_the_working_folder(runner: Loo
 def test_the_threads_that_a_script_sets_are_those_at_present(runner: Loops) -> None:
     with runner.started("own_threads") as facts:
         assert runner.script is not None
-        present = Config(**runner.script["present"])
+        present = runner.script.present
     assert facts.intra_op_threads == 1
     assert present.intra_op_threads in (None, 1)  # None leaves them to the script
 
@@ -255,8 +254,8 @@ def test_another_size_of_batches_that_no_batch_size_makes_is_refused(name: str, 
 def test_a_resumed_script_is_that_of_the_loader_whose_first_batches_it_skips(runner: Loops) -> None:
     with runner.started("resumed") as facts:
         assert runner.script is not None
-        assert runner.script["present"]["batch_size"] == 8
-        assert runner.script["fixed"] == {}
+        assert runner.script.present.batch_size == 8
+        assert not runner.script.is_batch_fixed
         rate = runner.measured(16).rate
         assert rate is not None
         assert USUAL < rate < 1.02 * per_second(16, 16 * 2, 20)

@@ -62,7 +62,7 @@ def test_loaders_that_feed_the_steps_together_have_the_same_workers(runner: Loop
         assert (one_alone + both) / 2 < found.samples_per_second < both
         assert 0.95 * found.samples_per_second <= found.ceiling_samples_per_second < both
         assert runner.script is not None
-        assert runner.script["fixed"] == {"batch_size": 2}
+        assert (runner.script.is_batch_fixed, runner.script.present.batch_size) == (True, 2)
     assert facts.loader_call == f"{place('together', 'labelled = DataLoader')}: DataLoader"
     assert facts.other_loader_calls == (f"{place('together', 'unlabelled = DataLoader')}: DataLoader",)
 
@@ -80,9 +80,9 @@ def test_several_loaders_are_found_again_in_another_session(name: str, runner: L
 def test_batches_that_no_batch_size_makes_stay_as_they_are(name: str, samples: int, runner: Loops) -> None:
     with runner.started(name) as facts:
         assert runner.script is not None
-        present = Config(**runner.script["present"])
+        present = runner.script.present
         assert facts.batch_samples == present.batch_size == samples
-        assert runner.script["fixed"] == {"batch_size": samples}
+        assert runner.script.is_batch_fixed
         attempt = runner.measure(replace(present, num_workers=2), replace(REQUEST, seconds=2.0))
         assert attempt.measurement is not None, attempt.message
         assert per_second(samples, 40) < attempt.measurement.samples_per_second < 1.02 * per_second(samples, 20)

@@ -25,6 +25,7 @@ from autotune.records import Attempt, Request, WorkloadFacts
 from autotune.report.result import Result
 from autotune.search.read import read_study
 from autotune.search.space import build_space
+from autotune.settings import parse_knobs
 from autotune.storage.open import StudyStorage
 from tests import examples
 from tests.report import results
@@ -72,7 +73,7 @@ def run(
     **plan: Any,
 ) -> Result:
     """Tune a machine in a study that is kept, as the command line does."""
-    space = build_space(facts, host(8).for_rank(baseline.ranks).cpus, baseline, bounds, whole, options)
+    space = build_space(facts, host(8).for_rank(baseline.ranks).cpus, baseline, parse_knobs(bounds), whole, options)
     with closing(StudyStorage(storage)) as kept:
         return tuner_of(machine, space, facts, host(8), budget, **plan).result(kept)
 

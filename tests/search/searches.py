@@ -21,6 +21,7 @@ from autotune.search.landscape import landscape_of
 from autotune.search.setup import Setup
 from autotune.search.space import build_space
 from autotune.search.study import TuningStudy, open_study
+from autotune.settings import parse_knobs
 from studies.simulated_machines.machines import FAMILIES, GIB, Machine, draw_world
 from tests import simulated
 
@@ -62,7 +63,7 @@ def searched(
     world = draw_world(family, seed)
     machine = Machine(world=world if shm is None else replace(world, shm=shm), noise=0.03, seed=seed)
     known: WorkloadFacts = replace(machine.facts, **facts)
-    space = build_space(known, world.cpus, baseline or Config(batch_size=32), BOUNDS, whole)
+    space = build_space(known, world.cpus, baseline or Config(batch_size=32), parse_knobs(BOUNDS), whole)
     study = open_study(Setup(space=space, facts=known, host=machine.host, memory_limit=memory_limit or MemoryLimit()))
     time = Budget(budget, machine.now)
     stop = simulated.search_only(machine, study, time)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autotune.knobs import KNOBS
 from autotune.search.gp import Posterior, coordinates, expected_gain, posterior
 from autotune.search.predict import Prediction, predict
+from autotune.settings import KNOBS
 from tests import examples
 from tests.search.test_predict import known, look_at_loader, look_at_step
 from tests.simulated import host, space_of

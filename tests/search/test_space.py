@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.knobs import KNOBS
 from autotune.records import Trial
 from autotune.search.space import Space, build_space
+from autotune.settings import KNOBS, parse_knobs
 from tests import examples
 from tests.simulated import gpu_facts, space_of
 
@@ -163,9 +163,11 @@ def test_every_configuration_keeps_the_samples_of_a_step_of_all_ranks(whole: int
 
 def test_of_the_batch_sizes_that_were_asked_for_those_count_that_divide_the_whole() -> None:
     baseline = Config(batch_size=32, accumulation_steps=8)
-    space = build_space(gpu_facts(), 4, baseline, {"batch_size": "16..100"}, 256)
+    space = build_space(gpu_facts(), 4, baseline, parse_knobs({"batch_size": "16..100"}), 256)
     assert space.allowed["batch_size"] == (16, 32, 64)
     with pytest.raises(UsageError, match="divides"):
-        build_space(gpu_facts(), 4, baseline, {"batch_size": "100,200"}, 256)
-    odd = build_space(gpu_facts(), 4, Config(batch_size=15, accumulation_steps=3), {"batch_size": "10..30"}, 45)
+        build_space(gpu_facts(), 4, baseline, parse_knobs({"batch_size": "100,200"}), 256)
+    odd = build_space(
+        gpu_facts(), 4, Config(batch_size=15, accumulation_steps=3), parse_knobs({"batch_size": "10..30"}), 45
+    )
     assert odd.allowed["batch_size"] == (15,)

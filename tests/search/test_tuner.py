@@ -93,9 +93,8 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize(("cost", "facts", "cpus"), FAMILIES.values(), ids=FAMILIES)
-@pytest.mark.parametrize("seed", range(2))
-def test_the_best_of_a_known_machine_is_found_within_twenty_trials(cost: Any, facts: Any, cpus: int, seed: int) -> None:
-    machine = SimulatedMachine(cost=cost, noise=0.005, seed=seed)
+def test_the_best_of_a_known_machine_is_found_within_twenty_trials(cost: Any, facts: Any, cpus: int) -> None:
+    machine = SimulatedMachine(cost=cost, noise=0.005)
     result = tuned(machine, facts, cpus=cpus, trials=20)
     assert len(searched(result)) <= 20
     assert machine.rate(result.config) >= 0.95 * machine.best(few_of(facts, cpus))
@@ -211,22 +210,6 @@ def test_an_interrupt_before_the_baseline_is_measured_is_an_error(journal: Path)
     result = tuned(SimulatedMachine(cost=loader_bound), storage=journal)  # starts again
     assert result.history[0].kind == "baseline"
     assert len({trial.number for trial in result.history}) == len(result.history)
-
-
-def test_an_interrupted_confirmation_claims_nothing() -> None:
-    result = tuned(SimulatedMachine(cost=four_shared_cores, interrupt_at=12), CPU, cpus=4, trials=6)
-    assert (result.verdict, result.stop_reason) == (Verdict.UNDECIDED, "interrupted by the user")
-    assert (len(there(result.likeliest).ratios), result.speedup_ci95) == (1, None)
-    assert result.config == result.baseline  # whatever a single round tells
-    ran = result.history
-    assert len(ran) == 11  # the trials, and the round that was complete
-
-
-@pytest.mark.parametrize("trials", [1, 7])
-def test_the_number_of_trials_limits_the_search(trials: int) -> None:
-    result = tuned(SimulatedMachine(cost=four_shared_cores), CPU, cpus=4, trials=trials)
-    assert len(searched(result)) == trials
-    assert result.stop_reason == f"all {trials} trials that were asked for are done"
 
 
 def test_a_search_ends_when_nothing_more_can_be_gained() -> None:
@@ -369,13 +352,6 @@ def test_a_precision_that_there_was_no_time_to_look_at_leaves_it_undecided_and_i
     assert 0 < untried < 5
 
 
-def test_what_the_loader_does_not_allow_is_named_where_it_might_be_faster() -> None:
-    slow = SimulatedMachine(cost=lambda config: StepCost(wait=0.012 * config.batch_size, compute=0.2))
-    notes = tuned(slow, replace(CPU, loader_timeout=3.0)).notes
-    why = "a worker would take 6.1 s for a batch, but the loader's timeout is 3 s"
-    assert [note for note in notes if "timeout" in note] == [f"batch 512 with two workers: {why}: left out"]
-
-
 class HangingWorkers(SimulatedMachine):
     """Loader workers never answer: the runner gives them up."""
 
@@ -436,24 +412,13 @@ def bf16_is_fast_and_fp16_faster(config: Config) -> StepCost:
     return StepCost(compute=config.batch_size / (1000 * gain))
 
 
-def test_a_precision_in_which_the_model_does_not_train_is_left_out_and_named() -> None:
-    machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, noise=0.001, numerics=overflowing)
-    result = tuned(machine, batch_size=32, amp="off,bf16,fp16")
-    assert {config.amp for config, _ in machine.calls} == {"off", "bf16"}
-    assert result.config.amp == "bf16"
-    (note,) = [note for note in result.notes if "fp16" in note]
-    assert note == "in fp16 gradients overflow at every scale of the loss: left out"
-    machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, noise=0.001)
-    assert tuned(machine, batch_size=32, amp="off,bf16,fp16").config.amp == "fp16"
-
-
 def test_where_the_only_precision_allowed_does_not_train_the_baseline_stays() -> None:
     machine = SimulatedMachine(cost=bf16_is_fast_and_fp16_faster, numerics=overflowing)
     result = tuned(machine, amp="fp16")
     assert {config.amp for config, _ in machine.calls} == {"off"}
     assert (result.verdict, result.config.amp) == (Verdict.UNDECIDED, "off")
     assert result.missing == ("another configuration (no other is allowed, or none could run)",)
-    assert any("fp16" in note for note in result.notes)
+    assert "in fp16 gradients overflow at every scale of the loss: left out" in result.notes
 
 
 @pytest.mark.parametrize("has_batch_norm", [False, True])
@@ -519,13 +484,6 @@ class Growing(SimulatedMachine):
         if not found.measurement or not self.grows(config, request):
             return found
         return replace(found, payload=replace(found.measurement, **self.numbers))
-
-
-def test_training_takes_no_more_memory_than_it_may() -> None:
-    machine = SimulatedMachine(cost=larger_batches_pay, peak=lambda config: config.batch_size * 2**24)  # 8 GiB at 512
-    result = tuned(machine, CPU, memory_limit=MemoryLimit(most=2**31))
-    assert (result.config.batch_size, result.measurement.peak_memory_bytes) == (128, 2**31)
-    assert max(config.batch_size for config, _ in (*machine.calls, *machine.looks)) == 128
 
 
 def test_a_finalist_that_takes_more_memory_in_a_fresh_process_is_no_answer() -> None:
@@ -643,38 +601,12 @@ def test_the_beginning_of_a_stream_proves_nothing_where_workers_get_different_am
     assert "would decide it" in verdict_sentence(result)
 
 
-@pytest.mark.parametrize(
-    ("changes", "given"),
-    [
-        ({"beginning_samples": None}, {}),  # whole epochs
-        ({"shards": None, "beginning_samples": 768}, {}),  # as far as is known, all go on
-        ({"beginning_samples": 768}, {"num_workers": "0,1", "amp": "off"}),  # one reads it all
-    ],
-)
-def test_a_gain_is_proven_where_whole_epochs_were_seen_or_workers_got_as_much_or_one_reads_all(
-    changes: dict[str, Any], given: dict[str, Any]
-) -> None:
-    machine = SimulatedMachine(**(SHARDS | changes))
-    result = tuned(machine, **{"batch_size": "32", "num_workers": "0,1,2,3,4,8", **given})
-    assert result.verdict is Verdict.FASTER
-    assert not [note for note in result.notes if "only its beginning was measured" in note]
-
-
 def test_that_a_loader_is_no_limit_is_not_said_of_the_beginning_of_its_data() -> None:
     for beginning, expected in ((768, Verdict.UNDECIDED), (None, Verdict.NO_GAIN)):
         machine = SimulatedMachine(cost=equal_everywhere, noise=0.002, shards=1, beginning_samples=beginning)
         result = tuned(machine, baseline=Config(batch_size=32, num_workers=2), budget=600.0)
         assert result.verdict is expected
         assert "--num-workers" not in " ".join(result.missing)  # the baseline has several all the same
-
-
-def test_the_answer_has_no_more_workers_than_get_data_and_no_more_are_tried_once_that_is_known() -> None:
-    machine = SimulatedMachine(**SHARDS)
-    result = tuned(machine, batch_size="32", num_workers="0,1,2,3,4,6,8")
-    assert result.config.num_workers == 3
-    tried = [trial.config.num_workers for trial in searched(result)]
-    assert sum(count > 3 for count in tried) == 1
-    assert all(trial.config.num_workers <= 3 for trial in result.history if trial.kind == "confirm")
 
 
 class Keeping(SimulatedMachine):

@@ -126,6 +126,7 @@ def test_tables_are_written(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="it would be probed")
 def test_without_an_accelerator_one_line_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert probes.main() == 2  # by a process of its own
