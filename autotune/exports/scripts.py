@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import EVERY, Target, Written, call, headline, preamble, settings
+from autotune.exports.target import EVERY, Target, Written, call, preamble, settings
 
 ON_MODEL = {"channels_last": "model = model.to(memory_format=torch.channels_last)", "compile": "model.compile()"}
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
@@ -35,7 +35,6 @@ def _notes(config: Config) -> Iterator[str]:
 def _write(config: Config, remarks: Sequence[str]) -> Written:
     loader, has_ranks = config.dataloader_kwargs(), config.ranks > 1
     lines = [
-        f"# {headline(config)}",
         "# device, dataset, model, optimizer, epochs, training_step(model, batch) and the loader's other arguments are",
         "# yours; leave shuffle out where the dataset is iterable.",
         *preamble(config, "from torch.utils.data import DataLoader"),
@@ -47,7 +46,7 @@ def _write(config: Config, remarks: Sequence[str]) -> Written:
         *_update(config),
         *_loop(config),
     ]
-    return {"DataLoader": loader}, "\n".join(lines) + "\n"
+    return {"DataLoader": loader}, lines
 
 
 def _update(config: Config) -> Iterator[str]:
@@ -115,12 +114,11 @@ def _torchrun_notes(config: Config) -> Iterator[str]:
 def _write_torchrun(config: Config, remarks: Sequence[str]) -> Written:
     variables = config.thread_environment()
     lines = [
-        f"# {headline(config)}",
         *_exports(variables),
         *remarks,
         f"# torchrun --standalone --nproc-per-node {config.ranks} train.py",
     ]
-    return {"environment": variables, "torchrun": {"nproc_per_node": config.ranks}}, "\n".join(lines) + "\n"
+    return {"environment": variables, "torchrun": {"nproc_per_node": config.ranks}}, lines
 
 
 def _write_shell(config: Config, remarks: Sequence[str]) -> Written:
@@ -129,13 +127,12 @@ def _write_shell(config: Config, remarks: Sequence[str]) -> Written:
     unset = [name for name in NAMES.values() if name not in variables]
     variables |= config.thread_environment()
     lines = [
-        f"# {headline(config)}",
         '# Take it over with eval "$(...)", and read it in the script.',
         *_exports(variables),
         *remarks,
         *([f"unset {' '.join(unset)}"] if unset else []),
     ]
-    return {"environment": variables}, "\n".join(lines) + "\n"
+    return {"environment": variables}, lines
 
 
 def _exports(variables: dict[str, str]) -> list[str]:
