@@ -458,9 +458,9 @@ def _answer_text(result: Result, output: str, flags: argparse.Namespace) -> str:
     if flags.json:
         return _json_text(result)
     if flags.snippet:
-        from autotune.report.text import snippet
+        from autotune.exports import export
 
-        return snippet(result, output)
+        return export(result.config, "python").text
     from autotune.configfile import document_text
 
     settings = {key: value for key, value in result.config.to_document().items() if key not in BESIDE}

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from autotune.config import Config, learning_rate_advice, learning_rate_of
 from autotune.errors import UsageError
-from autotune.report.text import snippet
-from tests import examples
 
 BATCHES = st.integers(1, 10_000)
 
@@ -53,15 +51,3 @@ def test_the_learning_rate_stays_with_the_batch_whatever_the_optimizer(batch_siz
 def test_a_learning_rate_without_a_rule_is_refused_with_the_reason(config: Config, why: str) -> None:
     with pytest.raises(UsageError, match=f"scaled_lr: {why}"):
         config.scaled_lr(0.1)
-
-
-def test_a_snippet_scales_the_learning_rate_of_every_group_or_says_that_no_rule_is_known() -> None:
-    known, unknown, same = (
-        snippet(examples.faster_result(config=each), "autotune.yaml")
-        for each in (answer("AdamW", 32, 128), answer("Lion", 32, 128), answer("AdamW", 32, 32))
-    )
-    for each in (known, unknown, same):
-        compile(each, "snippet", "exec")
-    assert 'group["lr"] = config.scaled_lr(group["lr"])  # multiply the learning rate by 2 (square root' in known
-    assert "# adapt the learning rate (no rule is known for Lion)" in unknown
-    assert "scaled_lr" not in unknown + same

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import BY_LOADER, Target, Written, call, headline, on_cpu
+from autotune.exports.target import BY_LOADER, Target, Written, call, on_cpu
 
 PRECISION = {"off": "no", "bf16": "bf16", "fp16": "fp16"}
 TORCHS_THREADS = '$(python -c "import torch; print(torch.get_num_threads())")'
@@ -58,7 +58,6 @@ def _write(config: Config, remarks: Sequence[str]) -> Written:
     transfer = {"non_blocking": True} if config.pin_memory else {}  # without it pinning gains nothing
     first = [call("dataloader_config=DataLoaderConfiguration", **transfer)] if transfer else []
     lines = [
-        f"# {headline(config)}",
         f"# accelerate launch --config_file FILE --num_cpu_threads_per_process {threads or TORCHS_THREADS} train.py",
         "# In the script:",
         *(f"#     {line}" for line in _script(call("accelerator = Accelerator", *first, **arguments), loader)),
@@ -66,7 +65,7 @@ def _write(config: Config, remarks: Sequence[str]) -> Written:
         yaml.safe_dump(file, sort_keys=False).rstrip(),
     ]
     values = {"Accelerator": arguments, "DataLoaderConfiguration": transfer, "DataLoader": loader}
-    return {**values, "config_file": file, "launch": flags}, "\n".join(lines) + "\n"
+    return {**values, "config_file": file, "launch": flags}, lines
 
 
 def _script(accelerator: str, loader: dict[str, Any]) -> Iterator[str]:

@@ -34,7 +34,7 @@ def _notes(config: Config) -> Iterator[str]:
 
 def _write(config: Config, remarks: Sequence[str]) -> Written:
     keys = deepspeed_config(config)
-    return {"config": keys, "DataLoader": config.dataloader_kwargs()}, json.dumps(keys, indent=2) + "\n"
+    return {"config": keys, "DataLoader": config.dataloader_kwargs()}, [json.dumps(keys, indent=2)]
 
 
 _BY_LOADER = "build the DataLoader yourself, and do not pass training_data to deepspeed.initialize()"

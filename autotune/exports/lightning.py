@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import BY_LOADER, Target, Written, call, headline, on_cpu, preamble
+from autotune.exports.target import BY_LOADER, Target, Written, call, on_cpu, preamble
 
 PRECISION = {"off": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -31,15 +31,13 @@ def _notes(config: Config) -> Iterator[str]:
 def _write(config: Config, remarks: Sequence[str]) -> Written:
     trainer, loader = trainer_arguments(config), config.dataloader_kwargs()
     module = "torch.compile(module)" if "compile" in config.options else "module"
-    lines = [
-        f"# {headline(config)}",
+    return {"Trainer": trainer, "DataLoader": loader}, [
         *preamble(config, "import lightning", "from torch.utils.data import DataLoader", but=KNOWS),
         call("loader = DataLoader", "dataset", "shuffle=True", **loader),
         call("trainer = lightning.Trainer", **trainer),
         *remarks,
         f"trainer.fit({module}, loader)  # or return the loader from your DataModule's train_dataloader()",
     ]
-    return {"Trainer": trainer, "DataLoader": loader}, "\n".join(lines) + "\n"
 
 
 KNOWS = {

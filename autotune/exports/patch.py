@@ -56,6 +56,8 @@ RECEIVERS = {"LightningDataModule": "data", "LightningModule": "model"}
 """Names of the classes that LightningCLI makes, by their bases."""
 OF_NET = "iterator_train__"
 """Beginning of the names of a loader's settings as arguments of skorch's nets."""
+_PLAIN = {name: value for name, value in DEFAULTS.items() if name != "batch_size"}
+"""Settings of a loader where none were measured; a batch size is not assumed."""
 BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
 """Names of the batch size, of which others than the present one stay."""
 BY_OPTION = "comes from the command line"
@@ -132,7 +134,7 @@ def patch_of(config: Config, script: Script) -> Patch:
                 for name, each in config.dataloader_kwargs().items()
                 if name != "batch_size" or not (number or config.batch_size == config.present.get("batch_size"))
             },
-            before={**DEFAULTS, "prefetch_factor": PREFETCH, **config.present},
+            before={**_PLAIN, "prefetch_factor": PREFETCH, **config.present},
             command=script.command if config.ranks == 1 else f"{config.launcher} {script.name}",
             flags=flags,
             is_shared=place["text"] in made_on.get("shared_lines", ()),

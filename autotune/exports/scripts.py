@@ -7,61 +7,98 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import EVERY, Target, Written, call, headline, preamble, settings
+from autotune.exports.target import EVERY, Target, Written, call, preamble, settings
 
 ON_MODEL = {"channels_last": "model = model.to(memory_format=torch.channels_last)", "compile": "model.compile()"}
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 NAMES = {knob: f"AUTOTUNE_{knob.upper()}" for knob in EVERY}
 
 
+RANKS = """\
+torch.distributed.init_process_group()  # start it with: torchrun --standalone --nproc-per-node {} train.py
+if torch.cuda.is_available():
+    torch.cuda.set_device(torch.distributed.get_node_local_rank())  # each rank has its own
+sampler = torch.utils.data.DistributedSampler(dataset)  # not where the dataset is iterable, or has one"""
+WRAPPED = "model = torch.nn.parallel.DistributedDataParallel(model)"
+"""Lines of a script of several ranks."""
+
+
 def _notes(config: Config) -> Iterator[str]:
     if config.pin_memory:
         yield "Copy batches to the device with non_blocking=True: else pinned memory gains nothing."
+    if config.ranks > 1:
+        yield f"Where the loss is a sum over the samples, multiply it by {config.ranks}: ranks average their gradients."
+        if config.accumulation_steps > 1:
+            yield "Ranks synchronise in each batch: put model.no_sync() around those after which there is no update."
 
 
 def _write(config: Config, remarks: Sequence[str]) -> Written:
-    loader = config.dataloader_kwargs()
+    loader, has_ranks = config.dataloader_kwargs(), config.ranks > 1
     lines = [
-        f"# {headline(config)}",
-        "# device, dataset, model, optimizer and training_step(model, batch) are yours; leave shuffle out where the",
-        "# dataset is iterable.",
+        "# device, dataset, model, optimizer, epochs, training_step(model, batch) and the loader's other arguments are",
+        "# yours; leave shuffle out where the dataset is iterable.",
         *preamble(config, "from torch.utils.data import DataLoader"),
-        call("loader = DataLoader", "dataset", "shuffle=True", **loader),
+        *([RANKS.format(config.ranks)] if has_ranks else []),
+        call("loader = DataLoader", "dataset", "sampler=sampler" if has_ranks else "shuffle=True", **loader),
         *(line for option, line in ON_MODEL.items() if option in config.options),
+        *([WRAPPED] if has_ranks else []),
         *remarks,
+        *_update(config),
         *_loop(config),
     ]
-    return {"DataLoader": loader}, "\n".join(lines) + "\n"
+    return {"DataLoader": loader}, lines
+
+
+def _update(config: Config) -> Iterator[str]:
+    """Yield the function that steps the optimizer."""
+    is_scaled, steps = config.amp == "fp16", config.accumulation_steps
+    if is_scaled:
+        yield "scaler = torch.amp.GradScaler(torch.device(device).type)"
+    yield from ("", "")
+    yield "def update(samples):" if steps > 1 else "def update():"
+    if is_scaled:
+        yield "    scaler.unscale_(optimizer)"
+    if steps > 1:
+        yield "    for each in model.parameters():  # not where the loss is a sum over the samples"
+        yield "        if each.grad is not None:"
+        yield f"            each.grad *= {config.batch_size * steps} / samples  # the last may be fewer"
+    yield "    # clip here, if you do: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
+    yield from ("    scaler.step(optimizer)", "    scaler.update()") if is_scaled else ("    optimizer.step()",)
+    yield from ("    optimizer.zero_grad(set_to_none=True)", "", "")
 
 
 def _loop(config: Config) -> Iterator[str]:
+    """Yield the loop over epochs and batches."""
     steps, is_scaled = config.accumulation_steps, config.amp == "fp16"
-    if is_scaled:
-        yield "scaler = torch.amp.GradScaler(torch.device(device).type)"
-    yield "for number, batch in enumerate(loader, start=1):" if steps > 1 else "for batch in loader:"
+    yield "for epoch in range(epochs):"
+    if config.ranks > 1:
+        yield "    sampler.set_epoch(epoch)"
+    yield from (
+        ("    samples = 0", "    for number, batch in enumerate(loader, start=1):")
+        if steps > 1
+        else ("    for batch in loader:",)
+    )
     if config.amp == "off":
-        yield "    loss = training_step(model, batch)"
-    else:
-        yield f"    with torch.autocast(torch.device(device).type, dtype={DTYPES[config.amp]}):"
         yield "        loss = training_step(model, batch)"
+    else:
+        yield f"        with torch.autocast(torch.device(device).type, dtype={DTYPES[config.amp]}):"
+        yield "            loss = training_step(model, batch)"
     if steps > 1:
-        yield f"    loss = loss / {steps}  # where it is a mean over the samples; not where it is their sum"
-    yield "    scaler.scale(loss).backward()" if is_scaled else "    loss.backward()"
-    update = ["scaler.step(optimizer)", "scaler.update()"] if is_scaled else ["optimizer.step()"]
-    update.append("optimizer.zero_grad(set_to_none=True)")
+        whole = config.batch_size * steps
+        yield f"        loss = loss * len(batch[0]) / {whole}  # not where it is a sum over the samples"
+    yield "        scaler.scale(loss).backward()" if is_scaled else "        loss.backward()"
     if steps == 1:
-        yield from (f"    {line}" for line in update)
+        yield "        update()"
         return
-    yield f"    if number % {steps} == 0:"
-    yield from (f"        {line}" for line in update)
-    yield f"if number % {steps}:  # what is left at the end of an epoch"
-    yield from (f"    {line}" for line in update)
+    yield from ("        samples += len(batch[0])", f"        if number % {steps} == 0:")
+    yield from ("            update(samples)", "            samples = 0")
+    yield from ("    if samples:  # what is left at the end of an epoch", "        update(samples)")
 
 
 PYTHON = Target(
     name="python",
     title="plain Python",
-    knows={knob: "yes" for knob in EVERY if knob not in ("ranks", "fused_optimizer", "checkpointing")},
+    knows={knob: "yes" for knob in EVERY if knob not in ("fused_optimizer", "checkpointing")},
     notes=_notes,
     write=_write,
     sets_process=True,
@@ -77,12 +114,11 @@ def _torchrun_notes(config: Config) -> Iterator[str]:
 def _write_torchrun(config: Config, remarks: Sequence[str]) -> Written:
     variables = config.thread_environment()
     lines = [
-        f"# {headline(config)}",
         *_exports(variables),
         *remarks,
         f"# torchrun --standalone --nproc-per-node {config.ranks} train.py",
     ]
-    return {"environment": variables, "torchrun": {"nproc_per_node": config.ranks}}, "\n".join(lines) + "\n"
+    return {"environment": variables, "torchrun": {"nproc_per_node": config.ranks}}, lines
 
 
 def _write_shell(config: Config, remarks: Sequence[str]) -> Written:
@@ -91,13 +127,12 @@ def _write_shell(config: Config, remarks: Sequence[str]) -> Written:
     unset = [name for name in NAMES.values() if name not in variables]
     variables |= config.thread_environment()
     lines = [
-        f"# {headline(config)}",
         '# Take it over with eval "$(...)", and read it in the script.',
         *_exports(variables),
         *remarks,
         *([f"unset {' '.join(unset)}"] if unset else []),
     ]
-    return {"environment": variables}, "\n".join(lines) + "\n"
+    return {"environment": variables}, lines
 
 
 def _exports(variables: dict[str, str]) -> list[str]:

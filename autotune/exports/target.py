@@ -65,8 +65,8 @@ class Export:
     """Whether the text says gaps and notes, too; JSON has no comments."""
 
 
-Written = tuple[Mapping[str, Mapping[str, Any]], str]
-"""The values and the text of an export."""
+Written = tuple[Mapping[str, Mapping[str, Any]], list[str]]
+"""The values and the lines of an export."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Target:
     notes: Callable[[Config], Iterable[str]]
     """Differences from the measurement."""
     write: Callable[[Config, Sequence[str]], Written]
-    """Makes values and text; takes the lines for comments."""
+    """Makes values and lines; takes the lines for comments."""
     has_comments: bool = True
     """Whether the text can hold comments."""
     sets_process: bool = False
@@ -100,8 +100,9 @@ class Target:
         notes = (*self.notes(config), *([f"The batch is another: {advice}."] if advice else ()))
         is_done = PROCESS if self.sets_process else {}
         remarks = remarks_on([gap for gap in gaps if gap.knob not in is_done], notes, self.title)
-        values, text = self.write(config, [f"# {remark}" for remark in remarks])
+        values, lines = self.write(config, [f"# {remark}" for remark in remarks])
         said = self.has_comments
+        text = "\n".join([*([f"# {headline(config)}"] if said else []), *lines, ""])
         return Export(target=self.name, values=values, text=text, gaps=gaps, notes=notes, has_comments=said)
 
 

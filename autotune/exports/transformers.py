@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autotune.config import Config
-from autotune.exports.target import Target, Written, call, headline, on_cpu, preamble
+from autotune.exports.target import Target, Written, call, on_cpu, preamble
 from autotune.settings import SETTINGS
 
 OF_TRAINER = {field: each.transformers for field, each in SETTINGS.items() if each.transformers}
@@ -49,15 +49,13 @@ def _notes(config: Config) -> Iterator[str]:
 
 def _write(config: Config, remarks: Sequence[str]) -> Written:
     arguments = training_arguments(config)
-    lines = [
-        f"# {headline(config)}",
+    return {"TrainingArguments": arguments}, [
         *preamble(config, "from transformers import Trainer, TrainingArguments", but=KNOWS),
         call("arguments = TrainingArguments", 'output_dir="output"', **arguments),
         *remarks,
         "trainer = Trainer(model=model, args=arguments, train_dataset=dataset)",
         "trainer.train()",
     ]
-    return {"TrainingArguments": arguments}, "\n".join(lines) + "\n"
 
 
 KNOWS = {

@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from autotune.configfile import document_text
+from autotune.exports import export
 from autotune.limits import format_duration, percent
 from autotune.output import GENERATOR, write_file
 from autotune.report.drawing import missing_for_charts, vega_script
@@ -42,7 +43,6 @@ from autotune.report.text import (
     rate_text,
     same_loss_pace,
     sentence,
-    snippet,
     tried_line,
     verdict_details,
     verdict_title,
@@ -216,16 +216,16 @@ def _finished(result: Answer, study: StudyRecord) -> dict[str, Any]:
 def _uses(result: Answer, path: str) -> Iterator[_Use]:
     """How to train with the answer, then with that for the other objective, where it has settings of its own."""
     is_script, other = bool(result.facts.loader_site), result.alternative
-    code = _apply_line(result, path) if is_script else snippet(result, path)
+    code = _apply_line(result, path) if is_script else export(result.config, "python").text
     if other is None or not has_two_answers(result):
         title = "With the script as it is" if is_script else "In the training script"
         yield _Use("snippet", title, "", code, _export_line(path))
         return
     name, title = other.objective, f"Take this, {HEADINGS[result.objective]}: at the top of the file"
     yield _Use("snippet", title, _answer_line(result), code, _export_line(path))
-    code = _apply_other_lines(other, path) if is_script else snippet(other, path, name)
-    export = f"{_export_line(path)} --objective {name}"
-    yield _Use("other-snippet", f"Or, {HEADINGS[name]}: under alternatives", _answer_line(other), code, export)
+    code = _apply_other_lines(other, path) if is_script else export(other.config, "python").text
+    line = f"{_export_line(path)} --objective {name}"
+    yield _Use("other-snippet", f"Or, {HEADINGS[name]}: under alternatives", _answer_line(other), code, line)
 
 
 def _answer_line(result: Answer) -> str:

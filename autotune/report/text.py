@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import unicodedata
 from collections import Counter
 from dataclasses import asdict
-from textwrap import indent
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.config import OF_WORKERS, beginning_text, change_of_training, learning_rate_advice
+from autotune.config import beginning_text, change_of_training
 from autotune.limits import format_duration, format_size, percent
 from autotune.notes import busy_text
 from autotune.outcome import Outcome
@@ -419,87 +417,6 @@ def alternative_text(result: Answer) -> str:
     notes = (capital(sentence(note)) for note in other.notes if note not in result.notes)
     way = f"Settings: {config_text(other.config)}; --objective {other.objective} takes them from the file."
     return " ".join(filter(None, (f"Or, {name}: {verdict_sentence(other)}", way, change_text(other), *notes)))
-
-
-LOOP = """\
-for epoch in range(epochs):
-    for batch in loader:
-        with config.autocast(device):  # around forward and loss, never backward
-            loss = training_step(model, batch)
-        accumulator.backward(loss, len(batch[0]))  # of how many samples: the last batch may be short
-        accumulator.step()  # the optimizer's, after every accumulation_steps batches; step(max_norm=1.0) clips
-    accumulator.flush()  # what is left at the end of an epoch
-"""
-"""The training loop of one process, which snippets, pages and documentation show."""
-OWN_GPU = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # each rank has its own\n'
-START = "torch.distributed.init_process_group()  # start it with: torchrun --nproc-per-node {} train.py\n"
-WRAPPED = "model = torch.nn.parallel.DistributedDataParallel(model)  # on its device; or as your Workload has it\n"
-"""Lines of a script of several ranks."""
-
-
-def snippet(result: Answer, path: str, objective: str = "") -> str:
-    """Return the lines of a training script, valid Python, that load the file at ``path`` and use it.
-
-    ``objective`` names an answer that is not at the top of the file.
-    """
-    facts, device, loop = result.facts, result.facts.device, LOOP
-    order = "" if facts.iterable else ", shuffle=True"
-    imported = rank = then = start = wrapped = sampler = share = ""
-    if result.config.ranks > 1:
-        is_divided = not facts.iterable and not _brings_sampler(result)
-        rank, then, wrapped, start = ".for_rank()", "import torch\n\n", WRAPPED, START.format(result.config.ranks)
-        sampler = "sampler = config.distributed_sampler(dataset)\n" if is_divided else ""
-        order = ", sampler=sampler" if is_divided else ""
-        share = "" if is_divided or facts.iterable else "  # a sampler of each rank's share"
-        loop = _loop_of_ranks("    sampler.set_epoch(epoch)\n" if is_divided else "")
-        if device.startswith("cuda"):
-            imported, device, start = "import os\n\n", "cuda", OWN_GPU + start
-    return f"""\
-{imported}import autotune
-
-config = autotune.load_config({_quoted(path)}{objective and f', "{objective}"'}){rank}
-config.apply_threads()  # before torch is imported
-{then}device = "{device}"
-{start}{_set_up(result, wrapped)}{sampler}loader = config.dataloader(dataset{_loader_arguments(result, order)}){share}
-{loop}"""
-
-
-def _loop_of_ranks(order: str) -> str:
-    """Return the training loop of one of several ranks; ``order`` is the line that gives each epoch its own."""
-    epochs, batches, *step, _, _ = LOOP.splitlines(keepends=True)
-    accumulate = "        with accumulator.accumulate(model):  # ranks synchronise once in accumulation_steps batches\n"
-    ending = "        accumulator.step()\n    accumulator.flush()\n"
-    return f"{epochs}{order}{batches}{accumulate}{indent(''.join(step), '    ')}{ending}"
-
-
-def _quoted(path: str) -> str:
-    return printable(json.dumps(path, ensure_ascii=False))
-
-
-def _set_up(result: Answer, wrapped: str) -> str:
-    """Return the lines that apply options, wrap the model, and make the accumulator."""
-    options = ", ".join(result.config.options)
-    applied = f"config.apply_options(model, optimizer)  # {options}; before the first step\n" if options else ""
-    if advice := learning_rate_advice(result.config):
-        known = (result.config.measured or {})["learning_rate"]["factor"] is not None
-        scaled = 'for group in optimizer.param_groups:\n    group["lr"] = config.scaled_lr(group["lr"])  # {}\n'
-        applied += scaled.format(advice) if known else f"# {advice}\n"
-    reduction = ', reduction="sum"' if result.facts.loss_reduction == "sum" else ""
-    return f"{applied}{wrapped}accumulator = config.accumulator(optimizer, device{reduction})\n"
-
-
-def _loader_arguments(result: Answer, order: str) -> str:
-    """Return the arguments of the printed DataLoader; ``order`` counts unless a sampler does."""
-    left_out = () if result.config.num_workers else OF_WORKERS
-    names = [name for name in result.facts.loader_arguments if name not in left_out]
-    is_own = result.facts.batch_samples is not None
-    calls = {"batch_sampler": "batch_sampler" if is_own else "batch_sampler(config.batch_size)", "batch_size": "None"}
-    given = "".join(f", {name}={calls.get(name, name)}" for name in names)
-    return given if _brings_sampler(result) else f"{order}{given}"
-
-
-def _brings_sampler(result: Answer) -> bool:
-    return not {"sampler", "batch_sampler"}.isdisjoint(result.facts.loader_arguments)
 
 
 def in_python(text: str) -> str:

@@ -56,7 +56,7 @@ LOSSES_STARTS = 2.5
 """Starts of a script for which there must be time before its first losses are compared."""
 POLL, LOST_POLL = 1.0, 5.0
 """Seconds between two looks at other tuners, and before a probe is taken again that others made fail."""
-MOST_OTHER, MOST_SECOND_LOOKS = 8, 10
+MOST_SECOND_TRIALS, MOST_SECOND_LOOKS = 8, 10
 """Most trials and looks for the other objective, after the proof of the answer."""
 LEEWAY, SECOND_LEEWAY = 1.5, 1.1
 """Ratios of the seconds that are kept for measurements to those that they took so far: before a gain is known, and for
@@ -339,7 +339,7 @@ class Agenda:
         is_over = self.run.is_interrupted or self.run.left < NOISE_SECONDS + self.run.opening
         if is_over or known.setup.facts.loader_site is not None or known.noise_look or known.best is None:
             return None
-        likely = (known.best.config, known.other_finalist(known.best.config))
+        likely = (known.best.config, known.second_finalist(known.best.config))
         others = (each for each in likely if each and each.samples_per_update != space.base.samples_per_update)
         return Look("noise", space.base) if any(others) else None
 
@@ -382,7 +382,7 @@ class Agenda:
         """Return how a trial is to be measured, and the seconds after which it is stuck."""
         request = replace(self.request, seed=self.run.seed)
         if self.run.stop is not None:  # of the other objective
-            limit = min(self._patience, max(0.0, self.run.left - self._other_seconds) + SHARE_GRACE)
+            limit = min(self._patience, max(0.0, self.run.left - self._second_seconds) + SHARE_GRACE)
             return replace(request, time_limit=limit, fresh=self._is_fresh(config)), self._patience
         if not self.known.trials:
             limit = max(LEAST_BASELINE, self.run.left)
@@ -466,7 +466,7 @@ class Agenda:
         if not is_gain and len(self.known.trials) <= FIRST_TRIALS:
             return self._least_proof + self.run.kept
         if self.proven is not None:
-            return self.proof_seconds + (self._other_seconds if self.known.setup.space.other else 0.0)
+            return self.proof_seconds + (self._second_seconds if self.known.setup.space.second else 0.0)
         usual = min(CONFIRM_SHARE * self.run.budget, CONFIRM_ROUNDS * self.plan.base_round)
         return self.run.kept + max(usual, min(self.proof_seconds, PROOF_SHARE * self.run.budget) if is_gain else 0.0)
 
@@ -555,12 +555,12 @@ class Agenda:
     @property
     def _second_look(self) -> Look | None:
         """The next look for the other objective: at its batches, memory and precisions."""
-        known, space = self.known.observations, self.known.setup.space.other
+        known, space = self.known.observations, self.known.setup.space.second
         is_over = len(known.probes) - self.run.looked >= MOST_SECOND_LOOKS
         if space is None or is_over or not (planned := next_probe(known, space)):
             return None
         is_of_options = planned[1].options != space.base.options  # which the first search has looked at
-        if is_of_options or self.run.left < self._look_seconds(planned[1]) + self._other_seconds:
+        if is_of_options or self.run.left < self._look_seconds(planned[1]) + self._second_seconds:
             return None
         return self._planned_look(*planned)
 
@@ -569,21 +569,21 @@ class Agenda:
         """The next configuration to measure for the other objective; ``None`` without any, or without time."""
         trials, most = self.known.trials, self.run.most_trials
         since = self.proven if self.proven is not None else len(trials)
-        is_over = len(trials) - since >= MOST_OTHER or (most is not None and len(trials) >= most)
-        config, forecast = self.known.other_proposal(self._first_answer), self.known.other_forecast
+        is_over = len(trials) - since >= MOST_SECOND_TRIALS or (most is not None and len(trials) >= most)
+        config, forecast = self.known.second_proposal(self._first_answer), self.known.second_forecast
         if is_over or config is None or forecast is None:
             return None
-        return config if self.run.left >= self._trial_seconds(config, forecast) + self._other_seconds else None
+        return config if self.run.left >= self._trial_seconds(config, forecast) + self._second_seconds else None
 
     @property
     def _second_finalist(self) -> Config | None:
         """The finalist of the answer for the other objective; ``None`` where there is none, or no time."""
-        if self.run.left < self._other_seconds:
+        if self.run.left < self._second_seconds:
             return None
-        return self.known.other_finalist(self._first_answer, self.failed)
+        return self.known.second_finalist(self._first_answer, self.failed)
 
     @property
-    def _other_seconds(self) -> float:
+    def _second_seconds(self) -> float:
         """Seconds of three rounds of the answer for the other objective: as those with its batch took, where known."""
         keeps_batch, base = self.known.setup.space.objective == "samples", self.known.baseline.config
         confirmed = [each for each in self.known.history if each.kind == "confirm" and each.measurement]

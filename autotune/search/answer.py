@@ -85,7 +85,7 @@ def answer(known: Known) -> Result:
         seconds=run.spent,
         tried=tuple(each for each in tried_options(observations, space) if each.seconds or not is_interrupted),
     )
-    other, why = _other(result, after.config, known)
+    other, why = _second(result, after.config, known)
     result = _with_evidence(result, before.config, known)
     if other is None:
         result = replace(result, no_alternative=why)
@@ -207,17 +207,17 @@ def _compared(confirmation: Confirmation | None, before: Standing, verdict: Verd
         yield confirmation.standing(confirmation.answer)
 
 
-def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None, str]:
+def _second(result: Result, answer: Config, known: Known) -> tuple[Result | None, str]:
     """Return the answer for the other objective, or why there is none."""
     assert known.end
-    space, given = known.setup.space.other, known.baseline.config
+    space, given = known.setup.space.second, known.baseline.config
     if space is None:
         facts = known.setup.facts
         is_fixed = facts.batch_samples is not None or bool(facts.other_loader_sites)
         is_chosen = facts.loader_site and known.setup.space.varies_no_batch and not is_fixed
         return None, BY_SCRIPT if is_chosen else ""
     is_same = known.serves_both(answer) and (result.verdict is Verdict.FASTER or space.objective == "same-batch")
-    confirmation, forecast = known.confirmation(known.end.run.second), known.other_forecast
+    confirmation, forecast = known.confirmation(known.end.run.second), known.second_forecast
     if confirmation is not None and forecast is not None:
         before = with_pauses(confirmation.baseline, known.measured)
         remaining = None if forecast.is_open.any() else forecast.remaining
@@ -226,7 +226,7 @@ def _other(result: Result, answer: Config, known: Known) -> tuple[Result | None,
         if is_better or not is_same:
             other = replace(result, **{**decided, "missing": ()})
             return _with_evidence(replace(other, objective=space.objective), given, known), ""
-    hoped = known.other_finalist(answer if result.verdict is Verdict.FASTER else known.setup.space.base)
+    hoped = known.second_finalist(answer if result.verdict is Verdict.FASTER else known.setup.space.base)
     if is_same and (confirmation is not None or hoped is None or space.objective == "same-batch"):
         return _with_evidence(replace(result, objective=space.objective), given, known), ""
     if result.interrupted:

@@ -249,10 +249,10 @@ class Known:
         return _place(config, self.forecast) is not None and self.observations.distrust(config.amp) is None
 
     @cached_property
-    def other_forecast(self) -> Forecast | None:
+    def second_forecast(self) -> Forecast | None:
         """The space of the answer for the other objective as it looks now; ``None`` where there is none."""
-        other = self.setup.space.other
-        if other is None:
+        second = self.setup.space.second
+        if second is None:
             return None
         searched = {replace(trial.config, persistent_workers=False): trial.config for trial in self.trials}
         confirmed = [
@@ -261,18 +261,18 @@ class Known:
             if trial.kind == "confirm"
             if trial.measurement and (alike := replace(trial.config, persistent_workers=False)) in searched
         ]
-        return forecast_of(replace(self.observations, trials=(*self.trials, *confirmed)), other)
+        return forecast_of(replace(self.observations, trials=(*self.trials, *confirmed)), second)
 
     def serves_both(self, answer: Config) -> bool:
         """Return whether an answer is allowed for the other objective too."""
-        return self.other_forecast is not None and _place(answer, self.other_forecast) is not None
+        return self.second_forecast is not None and _place(answer, self.second_forecast) is not None
 
-    def other_proposal(self, answer: Config) -> Config | None:
+    def second_proposal(self, answer: Config) -> Config | None:
         """Return the next configuration to measure for the other objective; ``None`` where none could win.
 
         First the answer with another batch and else as it is.
         """
-        if (forecast := self.other_forecast) is None:
+        if (forecast := self.second_forecast) is None:
             return None
         alike = [each for each in forecast.configs if each.num_workers == answer.num_workers]
         batch = ("batch_size", "accumulation_steps", "persistent_workers")
@@ -282,13 +282,13 @@ class Known:
             return max(alike, key=forecast.rate_of)
         return forecast.proposal()
 
-    def other_finalist(self, answer: Config, failed: Container[Config] = ()) -> Config | None:
+    def second_finalist(self, answer: Config, failed: Container[Config] = ()) -> Config | None:
         """Return the finalist of the answer for the other objective, the trial that is expected to be the fastest.
 
         ``None`` where none is expected to be faster, by more than ``GAIN``, than the answer, or than the baseline where
         the answer is not allowed for it.
         """
-        forecast = self.other_forecast
+        forecast = self.second_forecast
         if forecast is None:
             return None
         base = self.setup.space.base

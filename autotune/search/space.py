@@ -44,7 +44,7 @@ class Space:
     """Whether keeping the workers alive between epochs is decided from measured starts instead of tried."""
     objective: Objective = "samples"
     """Whether the answer may have any batch, or keeps the samples of an optimizer step."""
-    other_batches: tuple[int, ...] = ()
+    second_batches: tuple[int, ...] = ()
     """The batch sizes of the answer for the other objective; none where there is no such answer."""
     recommends: bool = False
     """Whether the answer with any batch comes first where it is sure to reach the same loss sooner: the user asked for
@@ -53,29 +53,29 @@ class Space:
     def to_document(self) -> dict[str, Any]:
         """Return the space as plain values."""
         fields = {field.name: getattr(self, field.name) for field in dataclass_fields(self)}
-        return {**fields, "base": self.base.to_document()}
+        other = fields.pop("second_batches")  # its name in stored studies
+        return {**fields, "base": self.base.to_document(), "other_batches": other}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Space:
         """Return the space of a ``to_document``."""
         ranges = {name: {k: tuple(v) for k, v in document[name].items()} for name in ("values", "allowed")}
-        others = tuple(document.get("other_batches", ()))
-        base = Config.from_document(document["base"])
-        return cls(**{**document, **ranges, "base": base, "other_batches": others})
+        own = {**document, **ranges, "base": Config.from_document(document["base"])}
+        return cls(second_batches=tuple(own.pop("other_batches", ())), **own)
 
     @cached_property
-    def other(self) -> Space | None:
+    def second(self) -> Space | None:
         """The space of the answer for the other objective."""
-        if not self.other_batches:
+        if not self.second_batches:
             return None
-        every = tuple(sorted({*self.values["batch_size"], *self.other_batches}))
+        every = tuple(sorted({*self.values["batch_size"], *self.second_batches}))
         return replace(
             self,
             values={**self.values, "batch_size": every},
-            allowed={**self.allowed, "batch_size": self.other_batches},
+            allowed={**self.allowed, "batch_size": self.second_batches},
             global_batch_size=None,
             objective="samples" if self.objective == "same-batch" else "same-batch",
-            other_batches=(),
+            second_batches=(),
         )
 
     @property

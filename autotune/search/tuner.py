@@ -151,7 +151,7 @@ class Tuner:
             kept = 0.0
             if not budget.is_given:
                 first = agenda.plan.budget(budget.spent)
-                kept = agenda.plan.second(first) if self.setup.space.other else 0.0
+                kept = agenda.plan.second(first) if self.setup.space.second else 0.0
                 budget.choose(first + kept)
                 self.messages.say(agenda.plan.chosen(budget.seconds))
             elif shortage := agenda.plan.shortage(budget.seconds, budget.left, budget.spent):

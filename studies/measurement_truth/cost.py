@@ -76,7 +76,7 @@ def our_loop(dataset: Dataset[Any]) -> float:
     counter = CountingCollate(None, 0)
     batches = BatchStream(open_loader(workload, CONFIG, counter), counter)
     run = TimedRun(CONFIG, TrainingStep(workload, CONFIG, device), batches, device, request)
-    run.settle()
+    run.wait_for_steady_stock()
     rows = run.rows(run.fill())
     return rows[-1].end / len(rows)
 

@@ -9,6 +9,7 @@ those of the machine's own clock.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import sys
@@ -21,7 +22,6 @@ import optuna
 import pandas
 
 from autotune.report.result import Result
-from autotune.result import percent_above
 from studies.neighbours import summary
 from studies.neighbours.machines import Place, place
 from tests.simulated import SimulatedMachine, each_third, tuner_of, visits
@@ -88,7 +88,7 @@ def run(job: tuple[str, int]) -> Row:
 def found(result: Result, place: Place) -> Row:
     """Return the answer of a run beside the truth.
 
-    A run that keeps the baseline tells the factor of the best alternative.
+    A run that keeps the baseline tells the factor of the best other configuration.
     """
     base, likeliest = place.job.rate(place.space.base), result.likeliest
     is_kept = result.config == result.baseline
@@ -100,7 +100,7 @@ def found(result: Result, place: Place) -> Row:
     crowded = [trial for trial in confirmed if trial.measurement and trial.measurement.conditions.is_crowded]
     return {
         "verdict": str(result.verdict),
-        "excluded": None if result.most_gain is None else percent_above(result.most_gain) / 100,
+        "excluded": None if result.most_gain is None else math.ceil(round(100 * result.most_gain, 6)) / 100,
         "written": "baseline" if is_kept else words(result),
         "true": place.job.rate(result.config) / base,
         "told": told if likeliest is not None else None,

@@ -124,9 +124,10 @@ def answers(job: Job) -> Row:
     objective = next(each for each in OBJECTIVES if kind.startswith(each))
     space = build_space(machine.facts, machine.world.cpus, machine.baseline, {}, objective=objective)
     result, _ = tuned(machine, budget or None, space)
-    assert space.other
+    assert space.second
     most, second_most = (
-        max(machine.rate(config) for config in each.configs if machine.is_safe(config)) for each in (space, space.other)
+        max(machine.rate(config) for config in each.configs if machine.is_safe(config))
+        for each in (space, space.second)
     )
     base, second = machine.rate(machine.baseline), result.alternative
     return {

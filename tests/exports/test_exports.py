@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,19 +210,51 @@ def test_the_command_line_and_the_documentation_know_the_same_tools_and_what_is_
     assert coverage() in PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("amp", AMP_MODES)
 @pytest.mark.parametrize(("batches", "steps"), [(4, 1), (4, 2), (5, 2)])
-def test_the_plain_loop_steps_as_it_says(batches: int, steps: int) -> None:
+def test_the_plain_loop_trains_as_the_accumulators_does(batches: int, steps: int, amp: str) -> None:
     import torch
 
-    did: list[str] = []
-    weight = torch.nn.Parameter(torch.zeros(1))
-    names: dict[str, Any] = {
-        "dataset": list(torch.zeros(2 * batches, 1)),
-        "model": None,
-        "device": "cpu",
-        "optimizer": SimpleNamespace(step=lambda: did.append("step"), zero_grad=lambda set_to_none: did.append("zero")),
-        "training_step": lambda model, batch: (weight * 1.0).sum(),
-    }
-    exec(export(Config(batch_size=2, accumulation_steps=steps), "python").text, names)
-    assert did.count("step") == did.count("zero") == -(-batches // steps)
-    assert float(weight.grad) == pytest.approx(batches / steps)  # type: ignore[arg-type]
+    config = Config(batch_size=2, accumulation_steps=steps, amp=amp)
+    samples = torch.linspace(-1, 1, 2 * batches - 1)[:, None]  # the last batch is short
+    dataset = torch.utils.data.TensorDataset(samples, samples**2)
+
+    def trained(train: Callable[[dict[str, Any]], object]) -> list[float]:
+        torch.manual_seed(0)
+        model, found = torch.nn.Linear(1, 1), list[float]()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.register_step_post_hook(lambda *_: found.append(model.weight.item()))
+        train({"dataset": dataset, "model": model, "optimizer": optimizer, "epochs": 2, "training_step": training_step})
+        return found
+
+    def training_step(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(model(batch[0]).float(), batch[1])
+
+    def plain(names: dict[str, Any]) -> None:
+        text = export(config, "python").text.replace("shuffle=True", "shuffle=False")
+        exec(text, names | {"device": "cpu"})
+
+    def accumulated(names: dict[str, Any]) -> None:
+        accumulator, model = config.accumulator(names["optimizer"], "cpu"), names["model"]
+        for _ in range(2):
+            for batch in config.dataloader(dataset, shuffle=False):
+                with config.autocast("cpu"):
+                    loss = training_step(model, batch)
+                accumulator.backward(loss, len(batch[0]))
+                accumulator.step()
+            accumulator.flush()
+
+    skipped = steps == 1 and amp == "fp16"  # the scaler begins with too large a scale for one of the gradients
+    assert len(trained(plain)) == 2 * -(-batches // steps) - skipped
+    assert trained(plain) == pytest.approx(trained(accumulated), rel=1e-4)
+
+
+def test_the_plain_loop_of_several_ranks_gives_each_its_share_and_says_what_it_leaves_out() -> None:
+    found = export(Config(batch_size=2, accumulation_steps=2, ranks=2), "python")
+    compile(found.text, "python", "exec")
+    assert "torchrun --standalone --nproc-per-node 2 train.py" in found.text
+    assert "DataLoader(dataset, sampler=sampler, batch_size=2" in found.text
+    assert "    sampler.set_epoch(epoch)\n" in found.text
+    assert found.text.index("DistributedDataParallel(model)") < found.text.index("def update")
+    assert any("no_sync" in note for note in found.notes)
+    assert any("multiply it by 2" in note for note in found.notes)

@@ -12,7 +12,7 @@ from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.knobs import as_baseline, fitted
 from autotune.records import RankShare
-from autotune.report.text import TIMES, config_text, one_configuration, snippet
+from autotune.report.text import TIMES, config_text, one_configuration
 from tests import examples
 from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, loader_bound, tuner_of
 
@@ -80,17 +80,6 @@ def test_ranks_and_the_slowest_of_them_are_named_where_there_are_several() -> No
     rows = {row.name: row.cells for row in one_configuration(several, examples.measurement(ranks=ranks)).rows}
     assert (rows["ranks"], rows["slowest rank"]) == (("2",), ("1 of 2, spread 20 %",))
     assert not {"ranks", "slowest rank"} & {row.name for row in one_configuration(one, examples.measurement()).rows}
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-@pytest.mark.parametrize("iterable", [False, True])
-def test_the_snippet_for_several_ranks_is_python(device: str, iterable: bool) -> None:
-    facts = examples.facts(device=device, iterable=iterable)
-    text = snippet(examples.faster_result(config=Config(ranks=2), facts=facts), "autotune.yaml")
-    compile(text, "snippet", "exec")
-    assert "torchrun --nproc-per-node 2 train.py" in text
-    assert ("distributed_sampler" in text) is not iterable
-    assert ("LOCAL_RANK" in text) is (device != "cpu")
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,13 @@ import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from autotune.config import load_config
 from autotune.diagnosis.findings import Cause, Finding
 from autotune.errors import ConfigFileError, UsageError
+from autotune.exports import export
 from autotune.outcome import Outcome
 from autotune.records import Trial
 from autotune.report.html import html_report
@@ -120,7 +119,7 @@ SAID = {
         "3.0 GiB",
         "at most 4\N{NO-BREAK SPACE}% with 1 of 2 threads with another batch size, precision or thread count the",
         "the model's own compute",
-        "autotune.load_config",
+        "loader = DataLoader(",
         "CUDA out of memory.",
     ),
     "no_gain": ("No gain above 3 %", "Keep your settings.", "Your configuration"),
@@ -179,27 +178,21 @@ def test_the_config_is_shown_as_it_is_written(tmp_path: Path) -> None:
         assert load_config(tmp_path / name) == result.config
 
 
-def test_both_answers_are_there_to_use_the_one_at_the_top_of_the_file_first(tmp_path: Path) -> None:
+def test_both_answers_are_there_to_use_the_one_at_the_top_of_the_file_first() -> None:
     result = simulated_result()
     other = there(result.alternative)
     for name in ("tuned.yaml", 'a")b.json'):
         page = Page(html_report(RecordedStudy.of(result, name)))
         assert list(re.findall(r'data-copy="([^"]*)"', page.source)) == ["snippet", "other-snippet", "config"]
-        replace(result.config, made_on={}).save(tmp_path / name)
         for code, answer in (("snippet", result), ("other-snippet", other)):
             text = page.text_of(code)
             compile(text, code, "exec")
-            (loads,) = [line for line in text.splitlines() if "load_config" in line]
-            names: dict[str, Any] = {
-                "autotune": SimpleNamespace(load_config=lambda path, *own: load_config(tmp_path / path, *own))
-            }
-            exec(loads, names)
-            assert names["config"] == answer.config
+            assert text == export(answer.config, "python").text
             assert config_text(answer.config) in page.text
     assert "--objective same-batch" in page.text
     ranks = replace(other, config=replace(other.config, ranks=2))
     text = Page(html_report(RecordedStudy.of(replace(result, alternative=ranks)))).text_of("other-snippet")
-    assert 'autotune.load_config("autotune.yaml", "same-batch").for_rank()' in text
+    assert "torchrun --standalone --nproc-per-node 2 train.py" in text
 
 
 def test_one_answer_is_shown_once() -> None:
