@@ -62,7 +62,6 @@ class Round:
     """One measurement of each, in fresh processes, shortly one after another."""
 
     name: str
-    """Its name in the study."""
     baselines: tuple[Measurement, ...]
     finalists: Mapping[Config, Measurement]
 
@@ -375,7 +374,6 @@ class Turn(NamedTuple):
     seed: int
     """Decides the place of the epoch, and the order of its samples."""
     round: str
-    """Its round."""
     entry: int | None = None
     """The number of its configuration among all that were ever compared with the baseline, in the order of entry;
     ``None`` for the baseline."""
@@ -462,7 +460,6 @@ class _State:
     order: Sequence[Config | None]
     """The turns of the present round; ``None`` for the baseline."""
     turns: int = 0
-    """Turns of it that were taken."""
     tried: int = 0
     """Rounds that have ended."""
     most: int

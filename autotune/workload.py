@@ -143,9 +143,7 @@ class Script:
     """A training script, which is measured as it is: its own loop is the training step."""
 
     path: str
-    """The file."""
     arguments: tuple[str, ...] = ()
-    """Its own arguments."""
     allow_writes: bool = False
     """Whether it may write checkpoints, logs and files although it is measured many times."""
 

@@ -212,7 +212,6 @@ class _Wanted:
     before: Mapping[str, Any]
     """The settings that it had when it was measured."""
     command: str
-    """The command line of the script."""
     flags: Mapping[str, str]
     """Flags of its command line, by the name of the value of each."""
     is_shared: bool = False

@@ -45,7 +45,6 @@ class TuningStudy:
     def __init__(self, storage: StudyStorage, setup: Setup, sampler: BaseSampler) -> None:
         self._storage = storage
         self.setup = setup
-        """The subject of the study."""
         self._sampler = sampler
         self._predictive = sampler if isinstance(sampler, PredictiveSampler) else PredictiveSampler()
         self._asked: tuple[Study, optuna.Trial] | None = None
