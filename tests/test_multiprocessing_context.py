@@ -67,7 +67,7 @@ def test_it_is_in_file_and_exports_and_a_configuration_without_it_reads_as_befor
     assert [gap.knob for gap in export(SPAWN, "transformers").gaps] == ["multiprocessing_context"]
     assert "multiprocessing_context" not in repr(Config()) + str(Config(num_workers=2).to_document())
     assert "multiprocessing_context='spawn'" in repr(SPAWN)
-    assert config_text(SPAWN) == "batch 8 · workers 2×2 · not persistent · spawn · fp32"
+    assert config_text(SPAWN).endswith(" · not persistent · spawn · fp32")
 
 
 @pytest.mark.parametrize(
