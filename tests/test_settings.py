@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +22,9 @@ from autotune.flags import MEASURING, OPTIONS, build_parser, parsers_of
 from autotune.report.table import COLUMNS
 from autotune.result import Verdict
 from autotune.search.gp import coordinates
-from autotune.settings import KNOBS, LARGEST, SETTINGS, SWITCH, Knob, KnobOptions, Setting, parse_knobs
+from autotune.settings import KNOBS, LARGEST, SETTINGS, SWITCH, Knob, KnobOptions, Setting
 from autotune.step_options import OPTIONS as STEP_OPTIONS
-from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, space_of, tuner_of
+from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, tuner_of
 
 TEXTS = {"batch_size": "32", "num_workers": "0", "prefetch_factor": "2", "pin_memory": "true", "amp": "off"}
 TEXTS |= {"persistent_workers": "false", "threads": "1", "device": "cpu", "budget": "90s", "objective": "samples"}
@@ -107,6 +107,15 @@ def test_a_keyword_of_tune_is_read_as_its_flag(name: str) -> None:
         tune("m:f", **{f"{name}_": 1})  # type: ignore[misc]  # as above
 
 
+@pytest.mark.machine
+def test_tune_takes_every_keyword(tmp_path: Path) -> None:
+    values = {option.keyword: value_of(name) for name, option in OPTIONS.items() if option.keyword}
+    values |= {"objective": "same-batch", "global_batch_size": 8, "storage": str(tmp_path / "a.study"), "amp": "off"}
+    values |= {"batch_size": "8", "baseline": "batch_size=4", "pin_memory": "false", "dataset": "no_such_module:data"}
+    with pytest.raises(UsageError, match="--model no_such_module:build: no module named 'no_such_module'"):
+        tune("no_such_module:build", **values)
+
+
 def test_pyproject_is_told_on_the_command_line_and_what_is_wrong_in_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,15 +194,3 @@ def test_every_tool_has_an_argument_for_a_setting_or_advice() -> None:
         assert SETTINGS.keys() - {"options"} <= target.knows.keys() | target.advice.keys() | OTHERWISE.keys(), (
             target.name
         )
-
-
-def test_types_of_keywords_can_be_read() -> None:
-    assert get_type_hints(KnobOptions).keys() == KNOBS.keys()
-
-
-def test_a_space_holds_a_knob_that_is_left_out_only_where_its_values_are_named() -> None:
-    plain = space_of(gpu_facts())
-    assert "multiprocessing_context" not in plain.values
-    assert plain.base == replace(plain.base, multiprocessing_context=None)
-    asked = parse_knobs({"multiprocessing_context": "fork,spawn", "amp": None})
-    assert [(name, each.values) for name, each in asked.items()] == [("multiprocessing_context", ("fork", "spawn"))]
