@@ -112,7 +112,7 @@ def test_tune_takes_every_keyword(tmp_path: Path) -> None:
     values = {option.keyword: value_of(name) for name, option in OPTIONS.items() if option.keyword}
     values |= {"objective": "same-batch", "global_batch_size": 8, "storage": str(tmp_path / "a.study"), "amp": "off"}
     values |= {"batch_size": "8", "baseline": "batch_size=4", "pin_memory": "false", "dataset": "no_such_module:data"}
-    with pytest.raises(UsageError, match="--model no_such_module:build: no module named 'no_such_module'"):
+    with pytest.raises(UsageError, match="--model no_such_module: no module named"):
         tune("no_such_module:build", **values)
 
 
