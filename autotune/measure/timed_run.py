@@ -63,7 +63,6 @@ class StepLog:
     begins: list[float] = field(default_factory=list)
     """Host clock when the loop asked for the batch."""
     marks: list[StepMarks] = field(default_factory=list)
-    """The device's marks between the phases."""
     ends: list[float] = field(default_factory=list)
     """When the step ended on the device, from the start of the run; only of the steps known to have ended."""
     samples: list[int] = field(default_factory=list)
@@ -82,13 +81,11 @@ class Window:
     """The start of the window, and its parts."""
 
     first: int
-    """Index of its first step."""
     ready: float
     """Inventory at its start."""
     epochs: int
     """Epochs begun before it."""
     whole_epochs: bool
-    """Whether it consists of whole epochs."""
     mark: Mark
     """The device's mark at its start, after synchronising."""
     clock: float
@@ -232,7 +229,8 @@ class TimedRun:
             return None
         if window.whole_epochs:
             return self._steps_of_epoch()
-        if self._is_cut(window):
+        has_ended = self.batches.epochs > window.epochs or self.batches.steps_left == 0
+        if has_ended or self._ends_short_epoch(window):
             return 0
         made = len(self.log.marks) - window.first
         steps = self._group.steps_at_once(made, self._clock() - window.clock)
@@ -362,10 +360,6 @@ class TimedRun:
             clock=self._clock(),
             waited=self._waited,
         )
-
-    def _is_cut(self, window: Window) -> bool:
-        has_ended = self.batches.epochs > window.epochs or self.batches.steps_left == 0
-        return has_ended or self._ends_short_epoch(window)
 
     def _ends_short_epoch(self, window: Window) -> bool:
         """Return whether an epoch is about to end that is measured whole: its last batches were built before."""

@@ -37,7 +37,6 @@ from autotune.storage.trials import BY, ended_at, history_of, is_record, looks_o
 
 IDENTITY, FINISHED, FILE, COMMAND = "identity", "finished", "config file", "command"
 """User attributes of a study: its identity, when and where its answer was delivered, and to which command."""
-LOCAL = Path("autotune.study")
 
 Answer = TypeVar("Answer")
 
@@ -57,7 +56,7 @@ class StudyStorage:
         *,
         for_one_run: bool = False,
         command: str = "",
-        local: Path = LOCAL,
+        local: Path = Path("autotune.study"),
         heartbeat: Heartbeat = HEARTBEAT,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -263,7 +262,6 @@ class StudyStorage:
 
     @property
     def _own_file(self) -> Path:
-        """The file of one run, where its path may be a link."""
         return Path(os.path.realpath(str(self._path)))
 
     def _backend(self) -> BaseStorage:
