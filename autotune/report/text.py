@@ -14,6 +14,7 @@ from autotune.limits import format_duration, format_size, percent
 from autotune.notes import busy_text
 from autotune.outcome import Outcome
 from autotune.result import Verdict, verdict_text
+from autotune.settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -127,7 +128,6 @@ def _rate_with_interval(rate: float, interval: tuple[float, float] | None) -> st
 
 
 def _settings_rows(configs: Sequence[Config]) -> dict[str, tuple[str, ...]]:
-    """Return the settings of configurations side by side, by name."""
     rows: dict[str, Callable[[Config], str]] = {
         "batch size": lambda config: str(config.batch_size),
         "workers (prefetch)": _workers_text,
@@ -141,7 +141,9 @@ def _settings_rows(configs: Sequence[Config]) -> dict[str, tuple[str, ...]]:
         rows = {"ranks": lambda config: str(config.ranks), **rows}
     if any(config.accumulation_steps > 1 for config in configs):
         rows["accumulation steps"] = lambda config: str(config.accumulation_steps)
-    return {heading: tuple(map(shown, configs)) for heading, shown in rows.items()}
+    rare = dict.fromkeys(name for config in configs for name in config.rare)
+    further = {SETTINGS[name].heading: tuple(str(each.rare.get(name, "as it is")) for each in configs) for name in rare}
+    return {heading: tuple(map(shown, configs)) for heading, shown in rows.items()} | further
 
 
 def _workers_text(config: Config) -> str:
@@ -166,7 +168,6 @@ def memory_text(measurement: Measurement) -> str:
 
 
 def _measured_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
-    """Return memory, the rank that the others wait for, if there are some, and the time of a step, side by side."""
     slowest = tuple(map(_slowest_rank_text, measurements))
     rows = {"peak memory": tuple(map(memory_text, measurements)), **({"slowest rank": slowest} if any(slowest) else {})}
     return {**rows, "time per step": tuple(step_text(each.step_time.total) for each in measurements)}
@@ -256,6 +257,7 @@ def config_text(config: Config) -> str:
         parts[1] = f"workers {config.num_workers}{TIMES}{config.prefetch_factor}"
         if not config.persistent_workers:
             parts.append("not persistent")
+    parts += map(str, config.rare.values())
     if config.pin_memory:
         parts.append("pin")
     parts.append(config.precision)
@@ -352,7 +354,6 @@ def _vague_text(result: Answer, speedup: float, interval: tuple[float, float] | 
 
 
 def _few_rounds_text(ratios: Sequence[float]) -> str:
-    """Return the outcome of rounds that are too few to tell a factor."""
     faster = sum(ratio > 1 for ratio in ratios)
     if len(ratios) == 1:
         return f"{'faster' if faster else 'no faster'} in the one round"
@@ -467,7 +468,6 @@ def _memory_text(tried: TriedOption) -> str:
 
 
 def _repaid_text(tried: TriedOption) -> str:
-    """Return when a long first step is repaid; empty where it is not long."""
     longer, repaid = tried.start_seconds, tried.repaid_seconds
     if longer is None or repaid is None or longer < LEAST_START:
         return ""
