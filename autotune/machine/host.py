@@ -40,7 +40,6 @@ class Host:
     """CPUs that can be kept busy all the time: affinity and whole CPUs of quota, at least 1."""
     cpu_model: str
     affinity_cpus: int
-    """CPUs this process may be scheduled on."""
     quota_cpus: float | None
     """CPU time per wall time that the cgroups allow; ``None`` without a quota."""
     memory_bytes: int

@@ -27,7 +27,6 @@ LEAST_STEPS, MOST_STEPS = 2, 8
 """Steps in a trace; each may hold thousands of events."""
 MOST_OPERATIONS = 12
 STEP_NAME = "training step"
-"""How a step is marked in the trace."""
 
 
 def trace_steps(

@@ -121,7 +121,6 @@ class RankGroup:
 
 
 ALONE = RankGroup()
-"""One process."""
 
 
 def as_one(attempts: Sequence[Attempt]) -> Attempt:
