@@ -141,7 +141,8 @@ class TimedRun:
             log.epochs.append(batches.epochs)
             log.built_apart.append(batches.built_apart)
             log.passed.append(self.device.passed)
-            self._note_ends(self._ahead)
+            is_known = len(log.ends) > 1
+            self._note_ends(steps_ahead(self.device, log.ends[-1] - log.ends[-2]) if is_known else LEAST_AHEAD)
 
     def wait_for_steady_stock(self) -> None:
         """Run until the inventory of ready batches stands still, or every place in the queue was used twice.
@@ -397,11 +398,6 @@ class TimedRun:
     @property
     def _workers(self) -> int:
         return max(1, self.config.num_workers)
-
-    @property
-    def _ahead(self) -> int:
-        ends = self.log.ends
-        return steps_ahead(self.device, ends[-1] - ends[-2]) if len(ends) > 1 else LEAST_AHEAD
 
     @property
     def in_flight(self) -> int:
