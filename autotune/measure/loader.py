@@ -414,11 +414,13 @@ class BatchStream:
         self, loader: DataLoader[Any], counter: CountingCollate, epoch_batches: int | float | None = None
     ) -> None:
         """Take a loader, and the batches after which an epoch ends: a number, or a share of the loader's."""
-        self._loader = loader
+        self._loader, self.dataset = loader, loader.dataset
         self._counter = counter
         timed = [each for each in (loader.batch_sampler, loader.sampler) if isinstance(each, TimedSampler)]
         self._is_ordered, self.sampler = bool(timed), timed[0] if timed else TimedSampler(())
         """The order of samples or batches; an empty one for an iterable dataset."""
+        self.order_seconds = self.sampler.seconds
+        """Seconds that the sampler has taken to order each epoch; empty for an iterable dataset."""
         self._said = _batches_of(loader)
         self._most = epoch_batches if isinstance(epoch_batches, int) else None
         if isinstance(epoch_batches, float) and self._said is not None:
@@ -506,11 +508,6 @@ class BatchStream:
         return first is not None and self.consumed >= first
 
     @property
-    def dataset(self) -> Any:
-        """The dataset that the loader reads."""
-        return self._loader.dataset
-
-    @property
     def steps_left(self) -> int | None:
         """Batches left in the current epoch, ``None`` while the length of an epoch is not known."""
         batches = self.epoch_batches if self._cut is None else self._cut
@@ -524,15 +521,10 @@ class BatchStream:
     @property
     def epoch_samples(self) -> int | None:
         """Samples in an epoch of a map-style dataset, where its sampler says."""
-        if isinstance(self._loader.dataset, IterableDataset) or self._loader.batch_size is None:
+        if isinstance(self.dataset, IterableDataset) or self._loader.batch_size is None:
             return None
         samples = length_of(self._loader.sampler)
         return samples if self._most is None or samples is None else min(samples, self._most * self._loader.batch_size)
-
-    @property
-    def order_seconds(self) -> list[float]:
-        """Seconds that the sampler has taken to order each epoch; empty for an iterable dataset."""
-        return self.sampler.seconds
 
     @property
     def ready(self) -> int:
@@ -552,7 +544,7 @@ class BatchStream:
     @property
     def freezes_epoch(self) -> bool:
         """Whether persistent workers keep their own copy of a dataset whose epoch is set from outside."""
-        return self._loader.persistent_workers and hasattr(self._loader.dataset, "set_epoch")
+        return self._loader.persistent_workers and hasattr(self.dataset, "set_epoch")
 
     @property
     def idle_workers(self) -> int:
@@ -563,7 +555,7 @@ class BatchStream:
     @property
     def is_uneven(self) -> bool:
         """Whether workers of an iterable dataset got different amounts; those that take no turns do not tell."""
-        is_iterable = isinstance(self._loader.dataset, IterableDataset)
+        is_iterable = isinstance(self.dataset, IterableDataset)
         return is_iterable and self._takes_turns and (self._ran_out or self.idle_workers > 0)
 
     @property
@@ -578,7 +570,7 @@ class BatchStream:
     @property
     def digests(self) -> list[list[int]]:
         """Digests of the first samples of an iterable dataset's workers; else empty."""
-        return self._counter.digests if isinstance(self._loader.dataset, IterableDataset) else []
+        return self._counter.digests if isinstance(self.dataset, IterableDataset) else []
 
     def close(self) -> None:
         """Let the workers go.

@@ -106,7 +106,9 @@ class TimedRun:
         request: Request,
         group: RankGroup = ALONE,
     ) -> None:
-        self.config = config
+        self.config, self._workers = config, max(1, config.num_workers)
+        self.in_flight = config.num_workers * (config.prefetch_factor or 0)
+        """Batches that the loader has asked its workers for ahead of time, at most."""
         self._group = group
         self._step = step
         self.batches = batches
@@ -394,15 +396,6 @@ class TimedRun:
     def _ready(self) -> float:
         """The inventory now, over the last burst: it jumps where the workers keep step."""
         return fmean(self.log.ready[-self._workers :])
-
-    @property
-    def _workers(self) -> int:
-        return max(1, self.config.num_workers)
-
-    @property
-    def in_flight(self) -> int:
-        """Batches that the loader has asked its workers for ahead of time, at most."""
-        return self.config.num_workers * (self.config.prefetch_factor or 0)
 
 
 def steps_ahead(device: Device, seconds: float) -> int:

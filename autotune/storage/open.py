@@ -62,6 +62,8 @@ class StudyStorage:
     ) -> None:
         require_url(str(location))
         self._path = None if location is None else str(location)
+        self.location = without_password(self._path or "")
+        """Where it is kept, without a password."""
         self._for_one_run, self._command = for_one_run, command
         self._local, self._heartbeat, self._now = local, heartbeat, now
         self._identity = Identity(parts={})
@@ -192,11 +194,6 @@ class StudyStorage:
     def is_own(self) -> bool:
         """Whether nobody else can write to it, so that a run that has not ended there was killed."""
         return self._file is not None
-
-    @property
-    def location(self) -> str:
-        """Where it is kept, without a password."""
-        return without_password(self._path or "")
 
     @property
     def name(self) -> str:
