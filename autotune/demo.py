@@ -79,7 +79,6 @@ def build() -> tuple[SmallConvNet, CompressedImages]:
 
 
 def _convolution(channels_in: int, channels_out: int) -> tuple[nn.Module, ...]:
-    """Return one block of the network; it halves height and width."""
     return (
         nn.Conv2d(channels_in, channels_out, kernel_size=3, stride=2, padding=1, bias=False),
         nn.BatchNorm2d(channels_out),

@@ -61,8 +61,7 @@ def take_apart(loader: Any) -> ExistingLoader:
         **order,
         "loader_options": _options(loader) or None,
     }
-    present: dict[str, Any] = {**sizes, "num_workers": loader.num_workers}
-    present["pin_memory"] = bool(loader.pin_memory)
+    present = {**sizes, "num_workers": loader.num_workers, "pin_memory": bool(loader.pin_memory)}
     if loader.num_workers:
         present |= {"prefetch_factor": loader.prefetch_factor, "persistent_workers": loader.persistent_workers}
         if context := loader.multiprocessing_context:

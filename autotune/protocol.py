@@ -26,7 +26,6 @@ class Channel:
     """One end of the conversation."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take a connected socket over."""
         self._connection: Connection[Any, Any] = Connection(descriptor)
 
     @classmethod

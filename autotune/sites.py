@@ -279,11 +279,10 @@ def _column(frame: FrameType) -> int | None:
     """Return the column of the call that a frame is in, from 1, where its line has other calls beside that one."""
     code = frame.f_code
     spans = list(code.co_positions())
-    line, _, column, _ = spans[frame.f_lasti // 2]
+    line, _, column, _ = own = spans[frame.f_lasti // 2]
     if line is None or column is None:  # as with python -X no_debug_ranges
         return None
     calls = [span for kind, span in zip(code.co_code[::2], spans, strict=True) if "CALL" in dis.opname[kind]]
-    own = spans[frame.f_lasti // 2]
     if all(each[0] != line or _holds(each, own) or _holds(own, each) for each in calls):
         return None
     text = linecache.getline(code.co_filename, line).encode()

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 
 from autotune.errors import UsageError
-from autotune.integrations.dataloader import read_loader, require, tune_existing, without_loaders
+from autotune.existing_loader import read_loader
+from autotune.integrations.dataloader import require, tune_existing, without_loaders
 from autotune.report.result import Result
 from autotune.settings import Amp
 from autotune.workload import COMPILING
-
-__all__ = ["tune"]
 
 PRECISION: dict[str, Amp] = {"no": "off", "bf16": "bf16", "fp16": "fp16"}
 

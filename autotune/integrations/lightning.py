@@ -22,12 +22,11 @@ import torch
 from torch.utils.data import Dataset
 
 from autotune.errors import UsageError, UserCodeError
-from autotune.integrations.dataloader import read_loader, require, tune_existing, untouched_random_state
+from autotune.existing_loader import read_loader
+from autotune.integrations.dataloader import log_nothing, require, tune_existing, untouched_random_state
 from autotune.report.result import Result
 from autotune.settings import Amp
 from autotune.workload import COMPILING
-
-__all__ = ["StandInTrainer", "overrides", "tune"]
 
 PRECISION: dict[str, Amp] = {"32-true": "off", "bf16-mixed": "bf16", "16-mixed": "fp16"}
 BEFORE = ("on_fit_start", "on_train_start", "on_train_epoch_start")
@@ -54,8 +53,6 @@ FACTS = (
     *("default_root_dir", "fast_dev_run"),
 )
 """What is known before a trainer runs."""
-EPOCHS = 1000
-"""How many Lightning trains where neither epochs nor steps are given."""
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
@@ -183,13 +180,12 @@ class _Steps:
         is_first = module._trainer is None
         if is_first:
             module.trainer = self._trainer
-            module.log = module.log_dict = _nothing
-        made = module.configure_optimizers()
-        optimizer = _only_optimizer(made)
+            module.log = module.log_dict = log_nothing
+        optimizer, schedulers = _made_of(module.configure_optimizers())
         for group in optimizer.param_groups:
             if not group["lr"]:
                 group["lr"] = WARM_UP * group.get("initial_lr", 0.0)
-        self._trainer.take(module, optimizer, list(_schedulers(made)))
+        self._trainer.take(module, optimizer, schedulers)
         for hook in self._before if is_first else ():
             getattr(module, hook)()
         return optimizer
@@ -218,34 +214,22 @@ class _Steps:
         return self._compiled
 
 
-def _only_optimizer(made: Any) -> torch.optim.Optimizer:
-    """Return the optimizer among what ``configure_optimizers`` may return.
+def _made_of(made: Any) -> tuple[torch.optim.Optimizer, list[Any]]:
+    """Return the optimizer, and the schedulers, among what ``configure_optimizers`` may return.
 
-    Raises ``UserCodeError`` where there is none, or more than one.
+    Raises ``UserCodeError`` where there is no optimizer, or more than one.
     """
     if isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, (list, tuple)) for part in made):
-        made = made[0]  # beside schedulers
-    several = list(made) if isinstance(made, (list, tuple)) else [made]
+        several, given = made
+    else:
+        several = made if isinstance(made, (list, tuple)) else [made]
+        given = [each["lr_scheduler"] for each in several if isinstance(each, dict) and "lr_scheduler" in each]
     optimizers = [each.get("optimizer") if isinstance(each, dict) else each for each in several]
     if len(optimizers) != 1 or not isinstance(optimizers[0], torch.optim.Optimizer):
         names = ", ".join(type(each).__name__ for each in optimizers)
         raise UserCodeError(f"configure_optimizers made {names or 'nothing'}; allowed: one optimizer")
-    return optimizers[0]
-
-
-def _schedulers(made: Any) -> Iterator[Any]:
-    if isinstance(made, dict):
-        given = made.get("lr_scheduler")
-        yield from [] if given is None else [given.get("scheduler") if isinstance(given, dict) else given]
-    elif isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, (list, tuple)) for part in made):
-        yield from (each.get("scheduler") if isinstance(each, dict) else each for each in made[1])
-    elif isinstance(made, (list, tuple)):
-        for each in made:
-            yield from _schedulers(each) if isinstance(each, dict) else ()
-
-
-def _nothing(*arguments: Any, **more: Any) -> None:
-    """Stand for the module's ``log``, which needs a running trainer."""
+    schedulers = [each.get("scheduler") if isinstance(each, dict) else each for each in given if each is not None]
+    return optimizers[0], schedulers
 
 
 class StandInTrainer:
@@ -264,7 +248,7 @@ class StandInTrainer:
         """Take the facts of a trainer; ``base`` is the ``LightningModule`` of its package."""
         vars(self).update({name: getattr(trainer, name) for name in FACTS})
         if self.max_epochs is None:
-            self.max_epochs = EPOCHS if self.max_steps == -1 else -1
+            self.max_epochs = 1000 if self.max_steps == -1 else -1  # as Lightning does
         self._package = base.__module__.partition(".core.")[0]
         self.num_training_batches: float = math.inf
         self.estimated_stepping_batches: float = math.inf

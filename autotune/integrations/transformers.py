@@ -18,9 +18,10 @@ import torch
 from autotune.config import Config
 from autotune.configfile import CONFIG
 from autotune.errors import UsageError
+from autotune.existing_loader import read_loader
 from autotune.exports.transformers import OF_TRAINER, training_arguments
 from autotune.integrations.dataloader import (
-    read_loader,
+    log_nothing,
     require,
     tune_existing,
     untouched_random_state,
@@ -32,8 +33,6 @@ from autotune.settings import Amp
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
-
-__all__ = ["search", "tune", "updated"]
 
 SET = (
     *("gradient_accumulation_steps", "bf16", "fp16"),
@@ -199,7 +198,7 @@ class _Steps:
         self._trainer.lr_scheduler = None
         self._trainer.state = copy.copy(trainer.state)
         self._trainer.state.max_steps = trainer.args.max_steps if trainer.args.max_steps > 0 else STEPS
-        self._trainer.log = _nothing
+        self._trainer.log = log_nothing
         if getattr(loader, "dataset", None) is not trainer.train_dataset:
             self._trainer.train_dataset = None  # what is trained on is a copy with fewer columns
         self._is_set_up = False
@@ -240,7 +239,3 @@ def _enable_checkpointing(model: Any, settings: dict[str, Any]) -> None:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings or None, **ours)
     else:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings or None, **ours)
-
-
-def _nothing(*arguments: Any, **more: Any) -> None:
-    """Stand for the Trainer's ``log``, which needs one that runs."""

@@ -18,10 +18,6 @@ from typing import Any, Literal
 
 from autotune.machine.nvml import Gpu, find_gpus
 
-DISTRIBUTIONS = {"torch": "torch", "optuna": "optuna", "autotune": "torch-autotune"}
-"""The distribution that each reported version belongs to."""
-
-
 CPU_NAME = re.compile(r"\b(CPU|Processor|Core|Xeon|EPYC|Ryzen)\b|^aarch64 ")
 """Words in the names of CPUs and in no accelerator's."""
 UNLIMITED = 2**60
@@ -44,7 +40,6 @@ class Host:
     """CPUs that can be kept busy all the time: affinity and whole CPUs of quota, at least 1."""
     cpu_model: str
     affinity_cpus: int
-    """CPUs this process may be scheduled on."""
     quota_cpus: float | None
     """CPU time per wall time that the cgroups allow; ``None`` without a quota."""
     memory_bytes: int
@@ -90,7 +85,7 @@ def inspect_host(root: Path = Path("/")) -> Host:
 
     ``root`` is where /proc, /sys and /dev are found.
     """
-    affinity = _affinity_cpus()
+    affinity = len(affinity_cpus())
     quota = cpu_quota(root)
     return Host(
         cpus=usable_cpus(affinity, quota),
@@ -214,7 +209,7 @@ def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}
-    for name, distribution in DISTRIBUTIONS.items():
+    for name, distribution in {"torch": "torch", "optuna": "optuna", "autotune": "torch-autotune"}.items():
         with suppress(PackageNotFoundError):
             found[name] = version(distribution)
     return found
@@ -229,11 +224,12 @@ def cpu_model(root: Path = Path("/")) -> str:
     return " ".join([platform.machine() or "unknown", *parts])
 
 
-def _affinity_cpus() -> int:
+def affinity_cpus() -> set[int]:
+    """Return the numbers of the CPUs that this process may be scheduled on."""
     try:
-        return len(os.sched_getaffinity(0))
+        return os.sched_getaffinity(0)
     except (AttributeError, OSError):  # there is no such call outside Linux
-        return os.cpu_count() or 1
+        return set(range(os.cpu_count() or 1))
 
 
 def _kibibytes(text: str | None) -> int | None:

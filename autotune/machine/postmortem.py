@@ -19,7 +19,6 @@ TAIL_LENGTH = 4000
 _NOISE = re.compile(r"^(Extension modules: .*|Fatal Python error: .*|Current thread 0x[0-9a-f]+.*)\n?", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _RANK = re.compile(RANK_FRAME + r"\d+")
-_WORKER_SIGNAL = re.compile(r"ERROR: Unexpected (.+?) encountered in worker")
 _KILLERS = {
     None: ", as the kernel does when memory runs out",
     True: " by the kernel, which had run out of memory: its count of such kills went up",
@@ -35,7 +34,6 @@ class Sign(NamedTuple):
     text: str
     """Pattern of the text; empty where ``of`` says it all."""
     outcome: Outcome
-    """The outcome that it is a sign of."""
     words: str = ""
     """Its words in the message, or the way out."""
 
@@ -156,7 +154,7 @@ def describe_worker(message: str, output: str) -> tuple[Outcome, str]:
 
     ``message`` is training's own error, perhaps no more than a connection that was reset.
     """
-    signals = _WORKER_SIGNAL.findall(output)
+    signals = re.findall(r"ERROR: Unexpected (.+?) encountered in worker", output)
     if not signals:
         lost = lost_batch(output)
         return (lost.outcome, f"{lost.words}: {message}") if lost else (Outcome.WORKER_DIED, message)

@@ -17,14 +17,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-EXIT_CODE = 130
-"""Exit code of a process that was asked to stop, as shells give it for Ctrl-C."""
 SAME_EVENT = 0.5
 """Seconds in which SIGHUP or SIGTERM may come twice for one reason: from the kernel and from a shell, say."""
 PATIENCE = 1.0
 """Seconds that cleaning up may take after the second signal."""
-SHOW_CURSOR = b"\x1b[?25h"
-"""A live display hides the cursor."""
 END_AT_ONCE: set[Callable[[], None]] = set()
 """Functions that end started processes, for when there is no time to ask them."""
 
@@ -132,7 +128,7 @@ def _exit(terminals: list[int]) -> None:
     _end_children()
     with suppress(OSError):
         if 2 in terminals:
-            os.write(2, SHOW_CURSOR)
+            os.write(2, b"\x1b[?25h")  # shows the cursor, which a live display hides
     with suppress(Exception):
         sys.stderr.flush()
-    os._exit(EXIT_CODE)
+    os._exit(130)  # as shells give it for Ctrl-C

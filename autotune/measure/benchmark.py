@@ -78,7 +78,8 @@ def _report(run: TimedRun, window: Window, warm: WarmStep, conditions: Condition
     batches, samples = stream.epoch_batches, None if window.whole_epochs else stream.epoch_samples
     samples = None if batches is None else samples or round(summary.samples * batches / summary.steps)
     epoch = _epoch_cost(samples, run, window, summary)
-    rate = epoch.rate_over_epochs(keeps_workers=config.persistent_workers) if epoch else summary.samples_per_second
+    steady = epoch.rate if epoch else summary.samples_per_second
+    rate = epoch.rate_over_epochs(keeps_workers=config.persistent_workers) if epoch else steady
     rate *= stream.unique_share
     width, paused = summary.relative_half_width, pauses(run.log.ends, run.log.epochs, max(1, workers))
     peaks, loss = device.peaks(), warm.step.loss
@@ -90,10 +91,8 @@ def _report(run: TimedRun, window: Window, warm: WarmStep, conditions: Condition
     return Measurement(
         samples_per_second=rate,
         ci95=around(rate, width),
-        steady_samples_per_second=epoch.rate if epoch else summary.samples_per_second,
-        ceiling_samples_per_second=max(
-            warm.compute.samples_per_second, epoch.rate if epoch else summary.samples_per_second
-        ),
+        steady_samples_per_second=steady,
+        ceiling_samples_per_second=max(warm.compute.samples_per_second, steady),
         settling_steps=window.first + summary.dropped_steps,
         steps=summary.steps,
         samples=summary.samples,

@@ -6,7 +6,6 @@ Counters are read before the window and after it and subtracted; nothing runs in
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.machine.host import text_of, throttled_seconds
+from autotune.machine.host import affinity_cpus, text_of, throttled_seconds
 from autotune.machine.nvml import POWER_BRAKE, GpuReading, NvmlGpu
 from autotune.measure.process_memory import cpu_seconds, process_tree
 from autotune.records import Conditions
@@ -71,7 +70,7 @@ def snapshot(root: Path = Path("/"), job: int | None = None, gpu: NvmlGpu | None
     names = ("user", "nice", "system", "irq", "softirq", "steal")  # guest time is part of user
     return Snapshot(
         own=cpu_seconds(job),
-        busy=sum(getattr(times[cpu], name, 0.0) for cpu in _cpus() if cpu < len(times) for name in names),
+        busy=sum(getattr(times[cpu], name, 0.0) for cpu in affinity_cpus() if cpu < len(times) for name in names),
         lost={
             "throttled": throttled_seconds(root),
             "heat": gpu.heat_seconds() if gpu else None,
@@ -88,7 +87,7 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
     seconds = end.clock - begin.clock
     own = (end.own - begin.own) / seconds
     foreign = max(0.0, (end.busy - begin.busy) / seconds - own)
-    cpus = len(_cpus())
+    cpus = len(affinity_cpus())
     others = None if begin.foreign is None else end.foreign
     pairs = {name: (counted, end.lost.get(name)) for name, counted in begin.lost.items()}
     shares = {name: max(0.0, b - a) / seconds for name, (a, b) in pairs.items() if a is not None and b is not None}
@@ -146,12 +145,6 @@ def _computing_threads(
         used = sorted(each for each in seconds if each >= least)
         counts.append(len(used) if sum(used[:-1]) >= PART_OF_WORK * max(used, default=0.0) else 1)
     return max(counts, default=None)
-
-
-def _cpus() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
 
 
 def _bytes_read() -> dict[int, tuple[int, int]]:

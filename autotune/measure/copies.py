@@ -291,7 +291,6 @@ class Copies:
         self._own["link"](self._taken(source), self._new(path))
 
     def _entries(self, path: Any) -> list[Any]:
-        """Return the entries of a folder, with those of its copy, without what has been removed."""
         both = None if isinstance(path, bytes) else self._copy_of(path)
         if both is None:
             with self._own["scandir"](path) as entries:
@@ -339,8 +338,6 @@ class Copies:
 
 
 class _Entry:
-    """An entry of a copy's folder, under the path that the user knows."""
-
     def __init__(self, entry: os.DirEntry[str], path: str) -> None:
         self._entry, self.name, self.path = entry, entry.name, path
 

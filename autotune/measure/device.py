@@ -146,14 +146,11 @@ class AcceleratorDevice:
             describe = getattr(self._module, "get_device_properties", None)
             if describe and getattr(describe(self.torch_device), "is_integrated", False):
                 free = max(free, MemoryMeter().available())
-            return free + self._reserved
+            reserved = getattr(self._module, "memory_reserved", None)
+            return free + (int(reserved(self.torch_device)) if reserved else 0)
         if hasattr(self._module, "recommended_max_memory"):  # mps
             return int(self._module.recommended_max_memory())
         return inspect_host().memory_bytes
-
-    @property
-    def _reserved(self) -> int:
-        return int(self._module.memory_reserved(self.torch_device)) if hasattr(self._module, "memory_reserved") else 0
 
     @property
     def pinned_bytes(self) -> int:
@@ -217,7 +214,6 @@ class AcceleratorDevice:
 
 
 Device = CpuDevice | AcceleratorDevice
-"""The device that trains."""
 
 
 def open_device(name: str, group: RankGroup = ALONE) -> Device:

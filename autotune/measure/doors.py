@@ -9,9 +9,10 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from importlib.machinery import ModuleSpec
 from types import ModuleType, WrapperDescriptorType
 from typing import Any, NamedTuple
+
+from autotune.measure.after_import import AfterImport
 
 Choose = Callable[[Any, str], Any]
 """Returns the path to open for a path and a mode of ``open``."""
@@ -25,7 +26,6 @@ class Door(NamedTuple):
     place: int
     """The place of the path among its arguments."""
     parameter: str
-    """The name of the path's parameter."""
     mode: str | None = "r"
     """How it opens the file; ``None`` where the argument after the path says so."""
 
@@ -96,30 +96,14 @@ class Doors:
         """Put stand-ins for functions, and those at the doors, in the place of the originals in every module."""
         stand_ins = {id(own): (own, other) for own, other in functions.items()}
         for name in DOORS.keys() & sys.modules.keys():
-            stand_ins |= {id(own): (own, other) for own, other in self._open(sys.modules[name], DOORS[name])}
+            stand_ins |= {id(own): (own, other) for own, other in self._open(DOORS[name], sys.modules[name])}
         for module in list(sys.modules.values()):
             for name, value in list(getattr(module, "__dict__", {}).items()):
                 if id(value) in stand_ins:
                     setattr(module, name, stand_ins[id(value)][1])
-        sys.meta_path.insert(0, self)
+        AfterImport({name: functools.partial(self._open, doors) for name, doors in DOORS.items()})
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Find a module with doors as ever, and have its stand-ins put there once it has been imported."""
-        if name not in DOORS:
-            return None
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, found), None)
-        if spec is not None and (loader := spec.loader) is not None:
-            own = loader.exec_module
-
-            def execute(module: ModuleType) -> None:
-                own(module)
-                self._open(module, DOORS[name])
-
-            loader.exec_module = execute  # type: ignore[method-assign]
-        return spec
-
-    def _open(self, module: ModuleType, doors: Iterable[Door]) -> list[tuple[Any, Any]]:
+    def _open(self, doors: Iterable[Door], module: ModuleType) -> list[tuple[Any, Any]]:
         replaced = []
         for door in doors:
             *parents, name = door.name.split(".")

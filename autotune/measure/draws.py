@@ -22,10 +22,6 @@ class Draws:
         if is_mixed and self.lead is None:
             self.lead = site
 
-    def may_lead(self, site: Site | None) -> bool:
-        """Return whether no other loader is asked first."""
-        return self.lead in (None, site)
-
     def count(self, site: Site | None) -> int:
         """Return how many batches a loader has given."""
         return self._order.count(site) if site else 0

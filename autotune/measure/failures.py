@@ -45,7 +45,6 @@ def is_known(error: BaseException) -> bool:
 
 
 def _places(error: BaseException) -> Iterator[str]:
-    """Yield the types of an error, and further places by the device and the traceback."""
     yield from (kind.__name__ for kind in type(error).__mro__)
     if isinstance(error, RuntimeError) and _is_device_full():
         yield "full device"

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _get_current_dispatch_mode_stack
-from torch.utils._pytree import tree_leaves
 
-from autotune.measure.batch import leaves_in
+from autotune.measure.batch import leaves_in, tensors_in
 
 SEVERAL = 2
 """Steps after a batch, each with a backward pass, from which its part in them is looked at."""
@@ -41,10 +40,10 @@ class Lineage(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call an operator, and note its results; a storage that is made anew may lie where an earlier one did."""
-        is_of_line = self.holds(_tensors((args, kwargs)))
+        is_of_line = self.holds(tensors_in((args, kwargs)))
         results = func(*args, **(kwargs or {}))
         note = self._storages.add if is_of_line else self._storages.discard
-        for each in _tensors(results):
+        for each in tensors_in(results):
             note(_storage(each))
         return results
 
@@ -70,7 +69,7 @@ class Parts:
         """Note a backward pass from some tensors, after so many steps."""
         self._passes += self._passes == 0 or steps > self._steps_at_pass
         self._steps_at_pass = steps
-        if self._lineage is not None and self._lineage.holds(_tensors(roots)):
+        if self._lineage is not None and self._lineage.holds(tensors_in(roots)):
             self.settle()
 
     def note_batch(self, batch: Any) -> None:
@@ -87,7 +86,7 @@ class Parts:
         else:
             self._apart += passes >= SEVERAL
         if self._lineage is not None:
-            self._lineage.add(_tensors(leaves))
+            self._lineage.add(tensors_in(leaves))
 
     def _sees_too_little(self) -> bool:
         """Return whether operators may run out of sight: in compiled code, or with a mode of the script's own."""
@@ -106,10 +105,6 @@ class Parts:
         if self._lineage is not None and _get_current_dispatch_mode() is self._lineage:
             self._lineage.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._lineage = None
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [each for each in tree_leaves(tree) if isinstance(each, torch.Tensor)]
 
 
 def _storage(tensor: torch.Tensor) -> int:

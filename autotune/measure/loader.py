@@ -153,13 +153,6 @@ def open_reader(workload: Workload, config: Config, place: float | None = 0.0) -
     return open_stream(replace(workload, loader_options=without_limit), single, place)
 
 
-LISTS = (
-    "the sampler yields lists of indices, as a BatchSampler does: pass batch_sampler=lambda batch_size: BatchSampler("
-    "..., batch_size, drop_last=False), or a sampler of single indices and a dataset with __getitems__"
-)
-"""Why a sampler of batches is no sampler of samples."""
-
-
 def take_batch(stream: BatchStream) -> Any:
     """Return the next batch to keep: a copy of one that lies in memory shared with a worker, and in open files."""
     batch = next(stream)
@@ -205,7 +198,11 @@ class TimedSampler:
         indices = iter(self._sampler)
         first = list(itertools.islice(indices, 1))
         if self._is_of_samples and first and isinstance(first[0], list):
-            raise UserCodeError(LISTS)
+            raise UserCodeError(
+                "the sampler yields lists of indices, as a BatchSampler does: pass batch_sampler=lambda batch_size: "
+                "BatchSampler(..., batch_size, drop_last=False), or a sampler of single indices and a dataset with "
+                "__getitems__"
+            )
         ordered = time.perf_counter()
         self.seconds.append(ordered - begin)
         length, place, unit = length_of(self._sampler) or 0, self._place, self._unit
@@ -340,11 +337,6 @@ class CountingCollate:
         return [int(count) for count in self._slots]
 
     @property
-    def empty_workers(self) -> int:
-        """Workers that have built nothing so far."""
-        return int((self._slots == 0).sum())
-
-    @property
     def digests(self) -> list[list[int]]:
         """Digests of each worker's first samples."""
         return [[each for each in noted if each not in (0, END)] for noted in self._digests.tolist()]
@@ -369,13 +361,10 @@ def unique_share(digests: Iterable[Sequence[int]]) -> float:
     chance = 2 * own + SIGMAS * math.sqrt(2 * own + 4)
     groups = list[set[int]]()
     for noted in told:
-        same = [group for group in groups if _common(noted, group) > min(chance, 2 * own + len(noted) / 2)]
+        least = min(chance, 2 * own + len(noted) / 2)
+        same = [group for group in groups if sum(digest in group for digest in noted) > least]
         groups = [group for group in groups if group not in same] + [set(noted).union(*same)]
     return len(groups) / len(told)
-
-
-def _common(noted: Sequence[int], others: set[int]) -> int:
-    return sum(digest in others for digest in noted)
 
 
 def length_of(sized: Any) -> int | None:
@@ -425,8 +414,13 @@ class BatchStream:
         self, loader: DataLoader[Any], counter: CountingCollate, epoch_batches: int | float | None = None
     ) -> None:
         """Take a loader, and the batches after which an epoch ends: a number, or a share of the loader's."""
-        self._loader = loader
+        self._loader, self.dataset = loader, loader.dataset
         self._counter = counter
+        timed = [each for each in (loader.batch_sampler, loader.sampler) if isinstance(each, TimedSampler)]
+        self._is_ordered, self.sampler = bool(timed), timed[0] if timed else TimedSampler(())
+        """The order of samples or batches; an empty one for an iterable dataset."""
+        self.order_seconds = self.sampler.seconds
+        """Seconds that the sampler has taken to order each epoch; empty for an iterable dataset."""
         self._said = _batches_of(loader)
         self._most = epoch_batches if isinstance(epoch_batches, int) else None
         if isinstance(epoch_batches, float) and self._said is not None:
@@ -490,8 +484,7 @@ class BatchStream:
             batch = next(self._iterator)
         except StopIteration:
             raise UserCodeError("the dataset yields no batch: an epoch ended before its first one") from None
-        skipping = 0.0 if self._timed_sampler is None else self._timed_sampler.skipping_seconds
-        self.start_seconds.append(time.perf_counter() - begin - skipping)
+        self.start_seconds.append(time.perf_counter() - begin - self.sampler.skipping_seconds)
         if not self.epochs:
             self.batch_bytes, self.batch_tensors = tensor_bytes(batch[0]), len(list(tensors_in(batch[0])))
         self.epochs += 1
@@ -509,25 +502,10 @@ class BatchStream:
         return batch
 
     @property
-    def is_twice(self) -> bool:
-        """Whether each batch comes once more right after itself."""
-        return self._timed_sampler is not None and self._timed_sampler.is_twice
-
-    @property
     def comes_again(self) -> bool:
         """Whether batches come again from now on, where they are to."""
-        first = 0 if self._timed_sampler is None else self._timed_sampler.first_units
+        first = self.sampler.first_units
         return first is not None and self.consumed >= first
-
-    @property
-    def units(self) -> list[list[Any]]:
-        """Indices, or batches of them, that the workers were asked for twice; by batch."""
-        return [] if self._timed_sampler is None else self._timed_sampler.units
-
-    @property
-    def dataset(self) -> Any:
-        """The dataset that the loader reads."""
-        return self._loader.dataset
 
     @property
     def steps_left(self) -> int | None:
@@ -537,26 +515,16 @@ class BatchStream:
 
     def cut_epoch(self, in_flight: int) -> None:
         """End the epoch with the batches that its workers were asked for; one without a sampler goes on."""
-        if self._timed_sampler is not None and (left := self.steps_left) is not None and left > in_flight:
-            self._timed_sampler.is_over, self._cut = True, self.position + in_flight
+        if self._is_ordered and (left := self.steps_left) is not None and left > in_flight:
+            self.sampler.is_over, self._cut = True, self.position + in_flight
 
     @property
     def epoch_samples(self) -> int | None:
         """Samples in an epoch of a map-style dataset, where its sampler says."""
-        if isinstance(self._loader.dataset, IterableDataset) or self._loader.batch_size is None:
+        if isinstance(self.dataset, IterableDataset) or self._loader.batch_size is None:
             return None
         samples = length_of(self._loader.sampler)
         return samples if self._most is None or samples is None else min(samples, self._most * self._loader.batch_size)
-
-    @property
-    def order_seconds(self) -> list[float]:
-        """Seconds that the sampler has taken to order each epoch; empty for an iterable dataset."""
-        return [] if self._timed_sampler is None else self._timed_sampler.seconds
-
-    @property
-    def _timed_sampler(self) -> TimedSampler | None:
-        samplers = (self._loader.batch_sampler, self._loader.sampler)
-        return next((each for each in samplers if isinstance(each, TimedSampler)), None)
 
     @property
     def ready(self) -> int:
@@ -576,18 +544,18 @@ class BatchStream:
     @property
     def freezes_epoch(self) -> bool:
         """Whether persistent workers keep their own copy of a dataset whose epoch is set from outside."""
-        return self._loader.persistent_workers and hasattr(self._loader.dataset, "set_epoch")
+        return self._loader.persistent_workers and hasattr(self.dataset, "set_epoch")
 
     @property
     def idle_workers(self) -> int:
         """Workers that have built nothing although each had its turn more than once; 0 where they take none."""
         had_their_turn = self._takes_turns and self.consumed > 2 * self._loader.num_workers
-        return self._counter.empty_workers if had_their_turn and self._loader.num_workers else 0
+        return self._counter.built.count(0) if had_their_turn and self._loader.num_workers else 0
 
     @property
     def is_uneven(self) -> bool:
         """Whether workers of an iterable dataset got different amounts; those that take no turns do not tell."""
-        is_iterable = isinstance(self._loader.dataset, IterableDataset)
+        is_iterable = isinstance(self.dataset, IterableDataset)
         return is_iterable and self._takes_turns and (self._ran_out or self.idle_workers > 0)
 
     @property
@@ -602,7 +570,7 @@ class BatchStream:
     @property
     def digests(self) -> list[list[int]]:
         """Digests of the first samples of an iterable dataset's workers; else empty."""
-        return self._counter.digests if isinstance(self._loader.dataset, IterableDataset) else []
+        return self._counter.digests if isinstance(self.dataset, IterableDataset) else []
 
     def close(self) -> None:
         """Let the workers go.
@@ -634,7 +602,6 @@ class SeveralStreams(BatchStream):
         """The other loaders' batches, and how many of them a round has."""
 
     def __next__(self) -> Any:
-        """Return the next round."""
         epochs, first = self.epochs, super().__next__()
         seen = [len(each.start_seconds) for each, _ in self.others]
         more = [[next(each) for _ in range(count)] for each, count in self.others]

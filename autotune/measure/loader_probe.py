@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -48,9 +49,8 @@ def look_at_loader(
     """
     batch_size, prefetch = config.batch_size, min(PREFETCH, config.prefetch_factor or PREFETCH)
     single = Config(batch_size=batch_size, num_workers=1, prefetch_factor=prefetch, persistent_workers=True)
-    stream = open_stream(workload, single, place, twice=True)
-    known = open_segments(os.getpid())
-    try:
+    with closing(open_stream(workload, single, place, twice=True)) as stream:
+        known = open_segments(os.getpid())
         batch = next(stream)
         arrived = time.perf_counter()
         receives = _receives(stream, prefetch, seconds)
@@ -65,9 +65,7 @@ def look_at_loader(
         conditions = conditions_between(before, snapshot())
         memory = sample_memory(stream.produced, known, stream.workers)
         batch_bytes, start = stream.batch_bytes, stream.start_seconds[0]
-        order, units = stream.order_seconds[0] if stream.order_seconds else 0.0, stream.units
-    finally:
-        stream.close()
+        order, units = stream.order_seconds[0] if stream.order_seconds else 0.0, stream.sampler.units
     return LoaderTrace(
         batch_size=batch_size,
         build_seconds=tuple(builds),
@@ -134,7 +132,7 @@ def _trace(stream: BatchStream, batch_size: int, previous: float, seconds: float
         epochs = stream.epochs
         next(stream)
         now = time.perf_counter()
-        is_again = stream.is_twice and stream.position % 2 == 0
+        is_again = stream.sampler.is_twice and stream.position % 2 == 0
         times = between if stream.epochs != epochs else inside.again if is_again else inside.first
         times.append((now - previous) * max(1, batch_size / stream.samples))
         previous = now
@@ -154,12 +152,9 @@ def _elsewhere_seconds(workload: Workload, config: Config, units: Sequence[list[
     order = [index for unit in again for index in unit]
     of_batches = workload.batch_sampler is not None
     given: dict[str, Any] = {"batch_sampler": lambda batch_size: order} if of_batches else {"sampler": order}
-    stream = open_stream(replace(workload, **given), config)
-    try:
+    with closing(open_stream(replace(workload, **given), config)) as stream:
         next(stream)  # it starts the worker
         return fmean(_seconds(lambda: next(stream)) for _ in again[1:])
-    finally:
-        stream.close()
 
 
 def _copies(batch: Any, device: Device) -> dict[str, float]:

@@ -20,16 +20,15 @@ import socket
 import stat
 import struct
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from autotune.machine.descendants import SHARED_MEMORY, remove_folder
 from autotune.measure.landlock import NO_NEW_PRIVILEGES
-from autotune.measure.subreaper import tell_of_parents_death
+from autotune.measure.subreaper import fork, tell_of_parents_death
 
 NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000
 """Flags of ``unshare``."""
@@ -54,7 +53,6 @@ TRIED_BYTES = 2**20
 """Size of a file up to which appending is tried with it: the layer copies it."""
 DONE = b"!"
 """The answer where the layers are empty."""
-MOST_DESCRIPTORS = 2**31 - 1
 DROP_BOUND, CAPABILITY_VERSION, ADMINISTRATOR = 24, 0x20080522, 21
 """An option of ``prctl``, the version of ``capset``'s header, and the capability that mounts need (capabilities(7))."""
 
@@ -98,7 +96,9 @@ def put_layers(
         options = "userxattr" if is_foreign else "redirect_dir=on"
         with ExitStack() as files:
             places = [scratch, *([str(beneath)] if beneath and not is_below(str(beneath), [scratch]) else [])]
-            own = [_bind_itself(place, files) for place in places]
+            for place in places:
+                _mount(place, place, None, BIND | RECURSIVE)
+            own = [_fixed(files, place) for place in places]  # names that layers do not hide
             layered = _mount_layers(taken, nested, scratch, upper, beneath, options)
             failing = next((each for each in wanted if not (is_below(each, layered) and _allows_writing(each))), None)
             for folder in list(layered):
@@ -135,14 +135,12 @@ def _keep_right(begin_anew: Callable[[], None]) -> socket.socket:
     It is no child of this one, whose code may wait for its children.
     """
     ours, theirs = socket.socketpair()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
-        child = os.fork()
-        if child == 0:
-            between = os.getpid()
-            if os.fork():
-                os._exit(0)
-            _empty_when_asked(theirs, between, begin_anew)
+    child = fork()
+    if child == 0:
+        between = os.getpid()
+        if fork():
+            os._exit(0)
+        _empty_when_asked(theirs, between, begin_anew)
     theirs.close()
     os.waitpid(child, 0)
     return ours
@@ -154,7 +152,7 @@ def _empty_when_asked(theirs: socket.socket, between: int, begin_anew: Callable[
         faulthandler.disable()  # it is not asked where it was
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.closerange(0, theirs.fileno())
-        os.closerange(theirs.fileno() + 1, MOST_DESCRIPTORS)
+        os.closerange(theirs.fileno() + 1, 2**31 - 1)
         os.chdir("/")
         while os.getppid() == between:
             time.sleep(0.001)
@@ -166,10 +164,9 @@ def _empty_when_asked(theirs: socket.socket, between: int, begin_anew: Callable[
         os._exit(0)
 
 
-def _bind_itself(folder: str, files: ExitStack) -> str:
-    """Make a folder a mount of its own; return a name of it that layers do not hide while the ``files`` are open."""
-    _mount(folder, folder, None, BIND | RECURSIVE)
-    file = os.open(folder, os.O_PATH)
+def _fixed(files: ExitStack, path: str | Path, flags: int = 0) -> str:
+    """Return a name of a path that leads there while the ``files`` are open, whatever is mounted meanwhile."""
+    file = os.open(path, os.O_PATH | flags)
     files.callback(os.close, file)
     return f"/proc/self/fd/{file}"
 
@@ -236,24 +233,18 @@ def _mount_layers(
     """
     layered: dict[str, int] = {}
     with ExitStack() as files:  # paths lead elsewhere once the first layer is there
-
-        def fixed(path: Any, flags: int = 0) -> str:
-            file = os.open(path, os.O_PATH | flags)
-            files.callback(os.close, file)
-            return f"/proc/self/fd/{file}"
-
-        bound = {scratch: fixed(scratch, os.O_NOFOLLOW)}
+        bound = {scratch: _fixed(files, scratch, os.O_NOFOLLOW)}
         for path in sorted(_endpoints(folders))[:MOST_ENDPOINTS]:
             with suppress(OSError):  # it is gone meanwhile
-                bound[path] = fixed(path, os.O_NOFOLLOW)
-        prepared = {folder: _prepare(folder, upper, beneath, fixed) for folder in (*folders, *nested)}
-        lowest = {folder: fixed(folder) for folder in nested}
+                bound[path] = _fixed(files, path, os.O_NOFOLLOW)
+        prepared = {folder: _prepare(folder, upper, beneath, files) for folder in (*folders, *nested)}
+        lowest = {folder: _fixed(files, folder) for folder in nested}
         for folder, layers in prepared.items():
             if folder in lowest and _allows_writing(folder):
                 continue
             with suppress(OSError):
                 for layer in layers:
-                    lower = lowest.pop(folder, None) or fixed(folder)
+                    lower = lowest.pop(folder, None) or _fixed(files, folder)
                     _mount("overlay", folder, "overlay", 0, f"lowerdir={lower},{layer},{options}")
                 layered[folder] = len(layers)
         for path, source in bound.items():
@@ -273,8 +264,8 @@ def _protect_memory() -> None:
                     _mount(None, entry.path, None, REMOUNT | BIND | READ_ONLY | flags)
 
 
-def _prepare(folder: str, upper: Path, beneath: Path | None, fixed: Callable[[Any], str]) -> list[str]:
-    """Make the folders of one layer; return the options of its mounts, the lowest first, with the ``fixed`` names.
+def _prepare(folder: str, upper: Path, beneath: Path | None, files: ExitStack) -> list[str]:
+    """Make the folders of one layer; return the options of its mounts, the lowest first.
 
     An earlier session's files and the new ones are two mounts: one cannot have layers that lie inside one another, and
     scratch folders mostly lie in a layered folder.
@@ -287,7 +278,8 @@ def _prepare(folder: str, upper: Path, beneath: Path | None, fixed: Callable[[An
         os.chown(written, found.st_uid, found.st_gid)
     written.chmod(stat.S_IMODE(found.st_mode))
     places = [*filter(Path.is_dir, kept), own]
-    return [f"upperdir={fixed(place / 'written')},workdir={fixed(place / 'work')}" for place in places]
+    names = [[_fixed(files, place / part) for part in ("written", "work")] for place in places]
+    return [f"upperdir={written},workdir={work}" for written, work in names]
 
 
 def _place(folder: str, upper: Path) -> Path:

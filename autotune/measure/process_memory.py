@@ -23,7 +23,6 @@ class MemorySample:
     """The memory of the loader workers at one moment."""
 
     batches: int
-    """Batches built so far."""
     private: dict[int, int]
     """Per worker: bytes that only it holds, without shared memory and pages of files."""
     shared: dict[int, int]

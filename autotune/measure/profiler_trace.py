@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,7 +27,6 @@ LEAST_STEPS, MOST_STEPS = 2, 8
 """Steps in a trace; each may hold thousands of events."""
 MOST_OPERATIONS = 12
 STEP_NAME = "training step"
-"""How a step is marked in the trace."""
 
 
 def trace_steps(
@@ -46,13 +45,10 @@ def trace_steps(
         path = regular_file(path)
         folder = TemporaryDirectory(prefix=".", dir=path.parent)
     with folder:
-        stream = open_stream(workload, config)
         warm.step.non_blocking = config.pin_memory  # the step may have been opened for another loader
-        try:
+        with closing(open_stream(workload, config)) as stream:
             _warm_up(stream, warm, config, request.seconds / 2, group)
             profiler, steps = _profile(stream, warm, device, request.seconds / 2, group)
-        finally:
-            stream.close()
         with _explained(path):
             file = Path(folder.name, path.name)  # the profiler looks at the ending
             profiler.export_chrome_trace(str(file))

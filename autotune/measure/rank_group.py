@@ -57,6 +57,8 @@ class RankGroup:
         They meet in a private ``folder``, and talk over the loopback interface. torch's default group is the user's.
         """
         self.rank, self.size, self.folder, self.job = rank, size, folder, job
+        self.leads = rank == 0
+        """Whether this rank decides for all."""
         self._group: Any = None
         if folder is not None:
             torch_distributed: Any = dist
@@ -64,11 +66,6 @@ class RankGroup:
             options = gloo._Options()
             options._devices, options._timeout = [gloo.create_device(interface=INTERFACE)], FOR_EVER
             self._group = gloo(torch_distributed.FileStore(str(folder / "words"), size), rank, size, options)
-
-    @property
-    def leads(self) -> bool:
-        """Whether this rank decides for all."""
-        return self.rank == 0
 
     def together(self, is_over: Callable[[int], bool], most: float = math.inf) -> Iterator[int]:
         """Yield the number of every step that all ranks make, until the leader's ``is_over`` of it says so."""
@@ -121,7 +118,6 @@ class RankGroup:
 
 
 ALONE = RankGroup()
-"""One process."""
 
 
 def as_one(attempts: Sequence[Attempt]) -> Attempt:

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +25,7 @@ from autotune.machine.descendants import MARK
 from autotune.machine.postmortem import RANK_FRAME
 from autotune.measure.failures import classify
 from autotune.measure.rank_group import FOR_EVER, INTERFACE, RankGroup
-from autotune.measure.subreaper import end_at_once, prepare_session
+from autotune.measure.subreaper import end_at_once, fork, prepare_session
 
 T = TypeVar("T")
 
@@ -64,10 +63,12 @@ def run_ranks(ranks: int, serve: Callable[[RankGroup], None]) -> dict[str, Any] 
     ``torchrun``, but for its agent's: whoever makes torch's default group meets in files, by ``meet_in_files``.
     """
     folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=os.environ.get(MARK)))
-    started: dict[int, int] = {}
+    started, job = dict[int, int](), os.getpid()
     try:
         for rank in range(ranks):
-            started[_start(rank, ranks, folder, serve)] = rank
+            if (process := fork()) == 0:
+                _be(rank, ranks, folder, serve, job)
+            started[process] = rank
     except OSError as error:
         _end(started)
         return {"error": "usage", "message": f"--ranks {ranks}: they could not be started: {error}"}
@@ -116,16 +117,6 @@ def make_default_group(group: RankGroup) -> None:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store = dist.FileStore(str(group.folder / "store"), group.size) if group.folder else None
     dist.init_process_group(backend, store=store, rank=group.rank, world_size=group.size, timeout=FOR_EVER)
-
-
-def _start(rank: int, ranks: int, folder: Path, serve: Callable[[RankGroup], None]) -> int:
-    job = os.getpid()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
-        process = os.fork()
-    if process == 0:
-        _be(rank, ranks, folder, serve, job)
-    return process
 
 
 def _be(rank: int, ranks: int, folder: Path, serve: Callable[[RankGroup], None], job: int) -> NoReturn:

@@ -106,7 +106,6 @@ class ScriptLoop:
         return None
 
     def _give_round(self, batch: Any) -> Any:
-        """Return a batch for the script, and keep those of other loaders until it asks for them."""
         if not self.loaders.beside:
             return shallow(batch)
         first, *others = self._round = batch

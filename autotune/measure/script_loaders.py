@@ -264,7 +264,7 @@ class ScriptLoaders:
 
     def may_lead(self, loader: DataLoader[Any]) -> bool:
         """Return whether no other loader is asked first in each round."""
-        return self.draws.may_lead(self._sites.get(loader))
+        return self.draws.lead in (None, self._sites.get(loader))
 
     def leads(self, loader: DataLoader[Any]) -> bool:
         """Return whether a loader is asked first in each round, and others after it."""

@@ -37,7 +37,8 @@ class ScriptOptimizers:
         """Whether it is known to have no autocast."""
         self.is_cast = False
         """Whether the modules that train compute in bf16, though the script has no autocast."""
-        self._known: dict[int, torch.optim.Optimizer] = {}
+        self.known: dict[int, torch.optim.Optimizer] = {}
+        """The optimizers that have made a step, by their identity."""
         self._stream: Any = None
         """The stream of CUDA that its first step was made on."""
         self._replicas: Any = None
@@ -72,7 +73,7 @@ class ScriptOptimizers:
             self.phases["optimizer"] = self.mark()
             if self._stream is None and torch.cuda.is_initialized():
                 self._stream = torch.cuda.current_stream()
-            self._known[id(optimizer)] = optimizer
+            self.known[id(optimizer)] = optimizer
             stepped()
 
         make: Callable[..., None] = DistributedDataParallel.__init__
@@ -89,13 +90,8 @@ class ScriptOptimizers:
 
     def forget(self) -> None:
         """Hold no optimizer of a script that has ended: its model goes before there is another."""
-        self._known.clear()
+        self.known.clear()
         self._replicas = self._watch = None
-
-    @property
-    def known(self) -> list[torch.optim.Optimizer]:
-        """The optimizers that have made a step."""
-        return list(self._known.values())
 
     @property
     def precision(self) -> str:
@@ -109,7 +105,7 @@ class ScriptOptimizers:
 
     def model(self) -> nn.Module:
         """Return the modules whose parameters were stepped: one, or a list of them."""
-        left = {id(p) for each in self._known.values() for group in each.param_groups for p in group["params"]}
+        left = {id(p) for each in self.known.values() for group in each.param_groups for p in group["params"]}
         modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]  # proxies may be dead
         found = list[nn.Module]()
         while left and modules:

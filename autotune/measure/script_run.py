@@ -27,8 +27,6 @@ from autotune.measure.writes import Hold, refuse_large
 from autotune.sites import place_of
 from autotune.workload import Script
 
-RANK_IS_MISSING = "environment variable RANK expected"
-"""torch's words where a process group is made without a launcher."""
 LEAST_STEPS = 20
 """Steps of an optimizer from which a script that ends is started again."""
 
@@ -41,7 +39,6 @@ class ScriptRun:
     """A script that runs as ``__main__`` beside the measuring code, in one thread with it."""
 
     def __init__(self, source: Script, hold: Hold | None = None, *, group: RankGroup = ALONE) -> None:
-        """Take the script, its held writes, and the ranks that run it."""
         self.source, self.hold, self.group = source, hold, group
         self._file = Path(source.path).resolve()
         self._working_folder, self._folder = Path.cwd(), source.folder
@@ -157,7 +154,7 @@ class ScriptRun:
             return UserCodeError(f"{self.name} called sys.exit({self._end.code!r}) {when}")
         if isinstance(self._end, EOFError) and self._has_asked:
             return UserCodeError(f"{self.name} asks for input, and there is nobody to answer: pass it as an argument")
-        if self._end is not None and RANK_IS_MISSING in str(self._end):
+        if self._end is not None and "environment variable RANK expected" in str(self._end):  # torch's words
             way = "pass --ranks 2 where torchrun --nproc-per-node 2 starts it"
             return UserCodeError(f"{self.name} trains in the ranks of a launcher: {way}", user_traceback(self._end))
         if self._end is not None:

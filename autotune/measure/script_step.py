@@ -74,7 +74,6 @@ class ScriptStep:
         return copied
 
     def _count(self, *, is_missed: bool) -> None:
-        """Count a batch. Raises ``UserCodeError`` once too many have made no step: that is no training."""
         self._handed += 1
         self._missed += is_missed
         more = self._missed / self._handed - self._loop.loaders.missing

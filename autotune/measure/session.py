@@ -88,7 +88,7 @@ class Session:
                 sites_of_ranks=tuple(sites) if len(set(sites)) > 1 else (),
                 shared_lines=loaders.shared_lines,
                 autocast_call=optimizers.autocast_call,
-                optimizer=class_of(optimizers.known),
+                optimizer=class_of(optimizers.known.values()),
             )
         return asdict(replace(facts, other_devices=others or facts.other_devices, batch_samples=self._batch_samples))
 
@@ -144,7 +144,8 @@ class Session:
             attempt = Attempt(outcome=outcome, message=message, details=details)
             if self._group.size == 1:
                 return attempt
-            message = f"rank {self._group.rank} of {self._group.size}: {message}{_remedy(error)}"
+            remedy = f"; {UNUSED}" if "find_unused_parameters" in str(error) else ""
+            message = f"rank {self._group.rank} of {self._group.size}: {message}{remedy}"
             raise_failure(to_json(replace(attempt, message=message)), error)
         found = self._group.gather(attempt)
         if any(each.outcome is Outcome.SUSPECT for each in found):
@@ -261,7 +262,6 @@ class Session:
         self._options = config.options
 
     def _require_options(self, *allowed: tuple[str, ...]) -> None:
-        """Refuse to measure with options of another configuration: they cannot be taken off a model."""
         if self._options not in allowed:
             raise UsageError(f"this session's model has {', '.join(self._options)}: open another session")
 
@@ -269,10 +269,6 @@ class Session:
 def _modes(own: str, fast: Sequence[str]) -> tuple[str, ...]:
     """Return the precisions of a script: its own and fp32, or fp32 and bf16, which needs no scaler of its own."""
     return ("off", own) if own != "off" else tuple(mode for mode in fast if mode != "fp16")
-
-
-def _remedy(error: Exception) -> str:
-    return f"; {UNUSED}" if "find_unused_parameters" in str(error) else ""
 
 
 def _reason_against(measurement: Measurement, limit: int) -> tuple[Outcome, str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.nn import functional
@@ -20,34 +20,11 @@ from autotune.workload import Workload
 
 if TYPE_CHECKING:
     from autotune.measure.loader import BatchStream
+    from autotune.measure.script_step import ScriptStep
 
 StepMarks = tuple[Mark, Mark, Mark, Mark, Mark, Mark]
 """When the batch was there, on the device, after forward, after this process's own gradients, after those of all ranks
 were synchronised, after the optimizer."""
-
-
-class Step(Protocol):
-    """A training loop's work on one batch."""
-
-    non_blocking: bool
-    """Whether copies to the device need not be waited for: batches are pinned."""
-    loss: torch.Tensor | None
-    """The last loss, on the device; reading it synchronises."""
-    stream: BatchStream | None
-    """The stream that the batches come from; ``None`` for batches that may come again."""
-
-    @property
-    def scale(self) -> float:
-        """The factor of the loss in fp16, which falls where a step is skipped; reading it synchronises."""
-
-    def __call__(self, batch: Any, samples: int | None = None) -> StepMarks:
-        """Train on one batch of so many samples, a full one if not said, and return the marks between its phases."""
-
-    def flush(self) -> None:
-        """Step the optimizer with the gradients of the batches so far."""
-
-    def close(self) -> None:
-        """Leave nothing on the model but its options."""
 
 
 class TrainingStep:
@@ -71,8 +48,11 @@ class TrainingStep:
         self.accumulator = config.accumulator(optimizer, device.torch_device, reduction=loss_reduction(workload))
         self.max_grad_norm = workload.max_grad_norm
         self.non_blocking = config.pin_memory
+        """Whether copies to the device need not be waited for: batches are pinned."""
         self.loss: torch.Tensor | None = None
+        """The last loss, on the device; reading it synchronises."""
         self.stream: BatchStream | None = None
+        """The stream that the batches come from; ``None`` for batches that may come again."""
 
     def __call__(self, batch: Any, samples: int | None = None) -> StepMarks:
         """Train on one batch of so many samples, a full one if not said, and return the marks between its phases."""
@@ -106,6 +86,10 @@ class TrainingStep:
         """Leave nothing on the model but its options."""
         if self._watch is not None:
             self._watch.close()
+
+
+Step: TypeAlias = "TrainingStep | ScriptStep"
+"""A training loop's work on one batch: the workload's, or a script's own."""
 
 
 def loss_reduction(workload: Workload) -> Reduction:

@@ -12,6 +12,7 @@ import multiprocessing.util
 import os
 import signal
 import sys
+import warnings
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -76,6 +77,12 @@ def end_of(session: int) -> int:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     return os.waitstatus_to_exitcode(status)
+
+
+def fork() -> int:
+    """Fork this process, without the warning of the threads that imports leave idle."""
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        return os.fork()
 
 
 def end_at_once(code: int = 0) -> NoReturn:

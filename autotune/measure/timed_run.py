@@ -63,7 +63,6 @@ class StepLog:
     begins: list[float] = field(default_factory=list)
     """Host clock when the loop asked for the batch."""
     marks: list[StepMarks] = field(default_factory=list)
-    """The device's marks between the phases."""
     ends: list[float] = field(default_factory=list)
     """When the step ended on the device, from the start of the run; only of the steps known to have ended."""
     samples: list[int] = field(default_factory=list)
@@ -82,13 +81,11 @@ class Window:
     """The start of the window, and its parts."""
 
     first: int
-    """Index of its first step."""
     ready: float
     """Inventory at its start."""
     epochs: int
     """Epochs begun before it."""
     whole_epochs: bool
-    """Whether it consists of whole epochs."""
     mark: Mark
     """The device's mark at its start, after synchronising."""
     clock: float
@@ -109,7 +106,9 @@ class TimedRun:
         request: Request,
         group: RankGroup = ALONE,
     ) -> None:
-        self.config = config
+        self.config, self._workers = config, max(1, config.num_workers)
+        self.in_flight = config.num_workers * (config.prefetch_factor or 0)
+        """Batches that the loader has asked its workers for ahead of time, at most."""
         self._group = group
         self._step = step
         self.batches = batches
@@ -144,7 +143,8 @@ class TimedRun:
             log.epochs.append(batches.epochs)
             log.built_apart.append(batches.built_apart)
             log.passed.append(self.device.passed)
-            self._note_ends(self._ahead)
+            is_known = len(log.ends) > 1
+            self._note_ends(steps_ahead(self.device, log.ends[-1] - log.ends[-2]) if is_known else LEAST_AHEAD)
 
     def wait_for_steady_stock(self) -> None:
         """Run until the inventory of ready batches stands still, or every place in the queue was used twice.
@@ -232,7 +232,8 @@ class TimedRun:
             return None
         if window.whole_epochs:
             return self._steps_of_epoch()
-        if self._is_cut(window):
+        has_ended = self.batches.epochs > window.epochs or self.batches.steps_left == 0
+        if has_ended or self._ends_short_epoch(window):
             return 0
         made = len(self.log.marks) - window.first
         steps = self._group.steps_at_once(made, self._clock() - window.clock)
@@ -363,10 +364,6 @@ class TimedRun:
             waited=self._waited,
         )
 
-    def _is_cut(self, window: Window) -> bool:
-        has_ended = self.batches.epochs > window.epochs or self.batches.steps_left == 0
-        return has_ended or self._ends_short_epoch(window)
-
     def _ends_short_epoch(self, window: Window) -> bool:
         """Return whether an epoch is about to end that is measured whole: its last batches were built before."""
         return self._until_epoch_end(window) <= 0 and self._epoch_lasts(self._most_seconds)
@@ -399,20 +396,6 @@ class TimedRun:
     def _ready(self) -> float:
         """The inventory now, over the last burst: it jumps where the workers keep step."""
         return fmean(self.log.ready[-self._workers :])
-
-    @property
-    def _workers(self) -> int:
-        return max(1, self.config.num_workers)
-
-    @property
-    def _ahead(self) -> int:
-        ends = self.log.ends
-        return steps_ahead(self.device, ends[-1] - ends[-2]) if len(ends) > 1 else LEAST_AHEAD
-
-    @property
-    def in_flight(self) -> int:
-        """Batches that the loader has asked its workers for ahead of time, at most."""
-        return self.config.num_workers * (self.config.prefetch_factor or 0)
 
 
 def steps_ahead(device: Device, seconds: float) -> int:

@@ -5,15 +5,15 @@ What a script writes to the disk is held beneath it; what leaves the machine wou
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable
+from importlib import import_module
 from types import ModuleType
 from typing import Any
+
+from autotune.measure.after_import import AfterImport
 
 LOCAL = ("CSVLogger", "TensorBoardLogger")
 """Loggers of Lightning that write to the disk alone."""
@@ -39,7 +39,7 @@ def switch_off(scratch: str) -> None:
     }
     for name in sorted(actions.keys() & sys.modules.keys()):
         actions.pop(name)(sys.modules[name])
-    sys.meta_path.insert(0, _AfterImport(actions))
+    AfterImport(actions)
 
 
 def _force(owner: Any, name: str, **forced: Any) -> None:
@@ -59,7 +59,7 @@ def _keep_local_loggers(module: ModuleType) -> None:
     fit = module.Trainer.fit
 
     def fit_without_uploads(trainer: Any, *given: Any, **options: Any) -> Any:
-        dummy = importlib.import_module(f"{module.__name__.partition('.trainer')[0]}.loggers.logger").DummyLogger
+        dummy = import_module(f"{module.__name__.partition('.trainer')[0]}.loggers.logger").DummyLogger
         trainer.loggers = [each if type(each).__name__ in LOCAL else dummy() for each in trainer.loggers]
         return fit(trainer, *given, **options)
 
@@ -89,26 +89,3 @@ def _upload_nothing(module: ModuleType) -> None:
 
 def _nothing(*given: Any, **options: Any) -> None:
     """Send nothing."""
-
-
-class _AfterImport(MetaPathFinder):
-    def __init__(self, actions: Mapping[str, Callable[[ModuleType], None]]) -> None:
-        self._actions = dict(actions)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find a module as usual, and have its loader tell of its end."""
-        action = self._actions.pop(name, None)  # once: the search below comes here again
-        spec = importlib.util.find_spec(name) if action else None
-        if action is None or spec is None or spec.loader is None:
-            return None
-        loader: Any = spec.loader
-        run = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            run(module)
-            action(module)
-
-        loader.exec_module = exec_module
-        return spec

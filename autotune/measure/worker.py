@@ -13,8 +13,6 @@ import gc
 import mmap
 import os
 import sys
-import warnings
-from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -35,7 +33,7 @@ from autotune.measure.rank_launch import (
     run_ranks,
 )
 from autotune.measure.session import Session
-from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, prepare_session
+from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, fork, prepare_session
 from autotune.protocol import Channel
 from autotune.records import Request, ScriptFacts
 from autotune.torch_import import OtherEnvironmentError, require_same_environment, set_variables
@@ -78,9 +76,7 @@ def _serve_sessions(channel: Channel, pickled: list[int]) -> None:
         if ranks > 1:
             import_parallel()
         gc.freeze()  # no collection in a session goes through all that was imported
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of the threads that imports leave idle
-            session = os.fork()
+        session = fork()
         if session == 0:
             prepare_session()
             _serve_session(channel, number, ranks, pickled)
@@ -119,10 +115,12 @@ def _serve(
 ) -> None:
     """Answer the first request of a session and the others, up to its end; of several ranks the first replies."""
     session: Session | None = None
-    for number, message in _requests(channel, group, first):
+    number, message = first
+    while message["op"] != "close":
         try:
             if message["op"] == "load":
-                session = _load(message, group, pickled, hold)
+                with require_same_environment() if message["is_new"] else nullcontext():
+                    session = _load(message, group, pickled, hold)
                 reply: dict[str, Any] = {"loaded": all(group.gather(True))}
             else:
                 reply = _reply(message, session, group, hold)
@@ -134,6 +132,7 @@ def _serve(
                 raise_failure(reply, error)
         if group.leads:
             channel.send(number, reply)
+        number, message = group.tell(_next_request(channel) if group.leads else first)
 
 
 def _reply(message: dict[str, Any], session: Session | None, group: RankGroup, hold: Hold | None) -> dict[str, Any]:
@@ -146,15 +145,6 @@ def _reply(message: dict[str, Any], session: Session | None, group: RankGroup, h
     config = Config.from_document(message["config"])
     reply: dict[str, Any] = to_json(session.measure(config, Request(**message["request"]), message["room"]))
     return reply
-
-
-def _requests(
-    channel: Channel, group: RankGroup, first: tuple[int, dict[str, Any]]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    request = first
-    while request[1]["op"] != "close":
-        yield request
-        request = group.tell(_next_request(channel) if group.leads else first)
 
 
 def _next_request(channel: Channel) -> tuple[int, dict[str, Any]]:
@@ -178,11 +168,8 @@ def _refusal(error: Exception) -> dict[str, Any]:
 
 
 def _load(message: dict[str, Any], group: RankGroup, pickled: list[int], hold: Hold | None) -> Session:
-    with require_same_environment() if message["is_new"] else nullcontext():
-        return _load_script(message, group, hold) if message.get("script") else _load_function(message, group, pickled)
-
-
-def _load_function(message: dict[str, Any], group: RankGroup, pickled: list[int]) -> Session:
+    if message.get("script"):
+        return _load_script(message, group, hold)
     if group.size > 1:
         make_default_group(group)
     config = Config.from_document(message["config"])
@@ -241,7 +228,6 @@ def _raise(told: str) -> NoReturn:
 
 
 def _held(given: dict[str, Any]) -> Hold | None:
-    """Switch off a script's uploads, and hold all its writes, unless its user lets them through."""
     from autotune.measure.trackers import switch_off
     from autotune.measure.writes import hold_writes
 

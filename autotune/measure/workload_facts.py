@@ -51,9 +51,7 @@ def inspect(workload: Workload, device: Device, ranks: int = 1) -> WorkloadFacts
         if is_lazy(parameter):
             raise UserCodeError(f"the model's {name} has no shape yet: call the model with a batch where it is made")
     length = length_of(dataset)
-    devices: list[int] | None = None
-    if isinstance(workload.model, torch.nn.DataParallel):
-        devices = list(workload.model.device_ids)
+    devices = list(workload.model.device_ids) if isinstance(workload.model, torch.nn.DataParallel) else None
     optimizers: list[torch.optim.Optimizer] = []
     with suppress(Exception):  # training will say why it cannot be made
         optimizers.append(make_optimizer(workload, workload.model))
@@ -102,7 +100,6 @@ def _epoch_samples(workload: Workload) -> int | None:
 
 
 def _loader_arguments(workload: Workload) -> Iterator[str]:
-    """Yield the arguments of every DataLoader of the workload beside the dataset and the knobs."""
     for name in ("sampler", "batch_sampler", "collate_fn"):
         if getattr(workload, name) not in (None, default_collate):
             yield name

@@ -51,7 +51,6 @@ class Hold:
 
     means: Means
     layers: Layers = field(default_factory=Layers)
-    """The layers that take them, if any."""
     copies: Copies | None = None
     """The copies, where a layer does not take all."""
     temporary: Path | None = None
@@ -81,7 +80,6 @@ class Hold:
         return UserCodeError(f"{type(error).__name__}: {str(error).rstrip('.')}. {reason}", user_traceback(error))
 
     def _missed(self, error: BaseException | None) -> str | None:
-        """Return that a copy was not seen by a child or a library, where the error or its cause names one."""
         if error is None or self.copies is None:
             return None
         path = next(filter(None, map(self.copies.unseen, _paths(error))), None)
@@ -93,7 +91,6 @@ class Hold:
         )
 
     def _refused(self, error: BaseException) -> str | None:
-        """Return where a script may write, if the kernel has refused a write."""
         is_refusal = isinstance(error, OSError) and error.errno in REFUSALS
         if self.means == "python" or not (is_refusal or any(sign in str(error).lower() for sign in SIGNS)):
             return None

@@ -21,7 +21,6 @@ from filelock import FileLock, Timeout
 
 from autotune.errors import UsageError
 
-POLL_SECONDS = 0.5
 SHARED_FOLDER = Path("/tmp/autotune-locks")
 """Where all users of a machine find each other's locks, whatever ``TMPDIR`` says."""
 LONGEST = 2**16
@@ -35,7 +34,7 @@ class DeviceLock:
         """Take the device's name: its UUID or, without one, torch's name."""
         self._name = name
         self._path = (folder or _shared_folder()) / f"autotune-{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}.lock"
-        self._lock = FileLock(self._path, mode=0o666, thread_local=False, poll_interval=POLL_SECONDS, on_acquired=_sign)
+        self._lock = FileLock(self._path, mode=0o666, thread_local=False, poll_interval=0.5, on_acquired=_sign)
 
     def take(self, patience: float, on_wait: Callable[[str], None]) -> None:
         """Take the device; while another tuner holds it, tell ``on_wait`` once who that is, and wait.

@@ -105,7 +105,8 @@ class ProcessRunner:
         self._sizes = set[int]()
         """The batch sizes that it was asked for."""
         self._on_cpu = False
-        self._longest_load = self._opening = 0.0
+        self.loading = self._opening = 0.0
+        """Seconds that a session took to load the workload, at most, and that opening the last ones took."""
         self._room = list[int]()
         """The most device memory that each rank could have so far, in bytes."""
         self.script: ScriptFacts | None = None
@@ -136,7 +137,7 @@ class ProcessRunner:
         if self.script is not None:
             first = self._session
             self._end_session()  # the script has read samples itself: no worker may inherit what it has open
-            self._keeper = first if self._longest_load > KEPT_SECONDS else None
+            self._keeper = first if self.loading > KEPT_SECONDS else None
             for told in self.script.told:
                 self._on_wait(told)
         if not self._on_cpu and not self._locks:
@@ -144,11 +145,6 @@ class ProcessRunner:
             self._cards = Cards([gpu for gpu in opened if gpu is not None])
             self._take(facts.device_uuid or facts.device, *facts.other_devices)
         return facts
-
-    @property
-    def loading(self) -> float:
-        """Seconds that a session took to load the workload, at most."""
-        return self._longest_load
 
     def _take(self, *devices: str) -> None:
         """Wait until no other tuner uses any of these devices, and keep them; always in the same order.
@@ -190,7 +186,7 @@ class ProcessRunner:
             return self._ask_to_measure(config, request)
         except ProcessLostError as lost:
             outcome = lost.outcome
-            if outcome is Outcome.DEVICE_OOM and self._longest_load:  # it had room to be loaded before
+            if outcome is Outcome.DEVICE_OOM and self.loading:  # it had room to be loaded before
                 outcome = Outcome.SUSPECT
             return Attempt(outcome=outcome, message=str(lost), details=lost.tail)
         except ScriptEndsError:
@@ -350,21 +346,19 @@ class ProcessRunner:
         asked = time.monotonic()
         process, message, keeper = self._begin(config)
         begin, limit = time.monotonic(), self._load_limit
-        if self._longest_load:
-            limit = min(limit, max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load))
+        if self.loading:
+            limit = min(limit, max(LEAST_RELOAD, RELOAD_FACTOR * self.loading))
         try:
             _unwrap(process.ask(message, limit))
-        except ProcessLostError as lost:
-            self._end_session()  # or it would be found among the holders
-            if lost.outcome in (Outcome.DEVICE_OOM, Outcome.SUSPECT) and (held := holders()):
-                raise ProcessLostError(lost.outcome, f"{lost}; {held}", lost.tail) from None
+        except (ProcessLostError, UserCodeError) as lost:
+            if isinstance(lost, ProcessLostError):
+                self._end_session()  # or it would be found among the holders
+                if lost.outcome in (Outcome.DEVICE_OOM, Outcome.SUSPECT) and (held := holders()):
+                    raise ProcessLostError(lost.outcome, f"{lost}; {held}", lost.tail) from None
             if keeper is None:
                 raise
-            return self._open_without_kept(config)
-        except UserCodeError:
-            if keeper is None:
-                raise
-            return self._open_without_kept(config)
+            self._keeper = None  # it may have ended because of the first session's files
+            return self._open(config)
         except OtherEnvironmentError as other:
             self._variables, self._session = other.variables, None
             self._processes = {key: kept for key, kept in self._processes.items() if kept is not process}
@@ -372,13 +366,8 @@ class ProcessRunner:
             return self._open(config)
         self._variables = self._variables or {}
         now = time.monotonic()
-        self._longest_load, self._opening = max(self._longest_load, now - begin), self._opening + now - asked
+        self.loading, self._opening = max(self.loading, now - begin), self._opening + now - asked
         return process
-
-    def _open_without_kept(self, config: Config) -> MeasuringProcess:
-        """Open a session once more, without the first session's files: this one may have ended because of them."""
-        self._keeper = None
-        return self._open(config)
 
     def _workload(self) -> int | None:
         """Return the descriptor of a file with the pickled workload, which nobody can write to; ``None`` without."""
@@ -402,7 +391,6 @@ class ProcessRunner:
 
 
 def _with_names(attempt: Attempt, before: Mapping[int, Usage]) -> Attempt:
-    """Name the processes that took the CPUs during the measurement."""
     measured = attempt.measurement
     if measured is None or not measured.conditions.is_crowded:
         return attempt
@@ -441,7 +429,6 @@ def _torchruns(config: Config) -> dict[str, str]:
 
 
 def _moved(trace: Trace, path: str) -> Trace:
-    """Return a trace whose file now lies at a path. Raises ``UsageError``."""
     try:
         shutil.copyfile(trace.path, path)
         os.remove(trace.path)

@@ -68,7 +68,8 @@ class MeasuringProcess:
         self._output_begin = 0
         try:
             self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
-            self._mark = tempfile.mkdtemp(prefix="autotune-", dir=folder)  # scratch folder, and mark of all below
+            self.scratch = tempfile.mkdtemp(prefix="autotune-", dir=folder)
+            """Path of the scratch folder, and the mark of all processes below."""
             self._process = self._start(variables, workload)
         except OSError as error:
             raise ProcessLostError(Outcome.CRASHED, f"no process can be started: {error}", "") from None
@@ -87,23 +88,18 @@ class MeasuringProcess:
                 stdout=self._output,
                 stderr=self._output,
                 pass_fds=inherited,
-                env={**_environment(variables), MARK: self._mark},
+                env={**_environment(variables), MARK: self.scratch},
                 process_group=0,  # no session of its own: Linux shares CPUs among sessions, and training has the user's
             )
         except BaseException:
             self._channel.close()
             self._terminal.close()
             self._output.close()
-            remove_scratch(self._mark)
+            remove_scratch(self.scratch)
             raise
         finally:
             theirs.close()
             os.close(stdin)
-
-    @property
-    def scratch(self) -> str:
-        """Path of its scratch folder."""
-        return self._mark
 
     def open(self, ranks: int = 1) -> dict[str, Any]:
         """Begin a session of so many ranks; return its first reply. Raises ``ProcessLostError``."""
@@ -212,8 +208,8 @@ class MeasuringProcess:
         except subprocess.TimeoutExpired:
             pass
         finally:
-            end_descendants(self._process.pid, self._mark)
-            remove_scratch(self._mark)  # while the process lives, which does it where the tuner ends right here
+            end_descendants(self._process.pid, self.scratch)
+            remove_scratch(self.scratch)  # while the process lives, which does it where the tuner ends right here
             END_AT_ONCE.discard(self._process.terminate)
             self._process.kill()
             self._process.wait()

@@ -8,8 +8,6 @@ import struct
 import termios
 from typing import IO
 
-ROWS, COLUMNS = 24, 80
-
 
 def open_terminal() -> tuple[IO[bytes], int]:
     """Return both ends: the first stays open as long as the second, a descriptor, is used, whose reads end at once.
@@ -25,5 +23,5 @@ def open_terminal() -> tuple[IO[bytes], int]:
     settings[3] &= ~termios.ICANON
     settings[6][termios.VMIN] = settings[6][termios.VTIME] = 0
     termios.tcsetattr(theirs, termios.TCSANOW, settings)
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", ROWS, COLUMNS, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))  # rows and columns
     return open(ours, "rb", buffering=0), theirs

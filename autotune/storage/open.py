@@ -37,7 +37,6 @@ from autotune.storage.trials import BY, ended_at, history_of, is_record, looks_o
 
 IDENTITY, FINISHED, FILE, COMMAND = "identity", "finished", "config file", "command"
 """User attributes of a study: its identity, when and where its answer was delivered, and to which command."""
-LOCAL = Path("autotune.study")
 
 Answer = TypeVar("Answer")
 
@@ -57,12 +56,14 @@ class StudyStorage:
         *,
         for_one_run: bool = False,
         command: str = "",
-        local: Path = LOCAL,
+        local: Path = Path("autotune.study"),
         heartbeat: Heartbeat = HEARTBEAT,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         require_url(str(location))
         self._path = None if location is None else str(location)
+        self.location = without_password(self._path or "")
+        """Where it is kept, without a password."""
         self._for_one_run, self._command = for_one_run, command
         self._local, self._heartbeat, self._now = local, heartbeat, now
         self._identity = Identity(parts={})
@@ -195,11 +196,6 @@ class StudyStorage:
         return self._file is not None
 
     @property
-    def location(self) -> str:
-        """Where it is kept, without a password."""
-        return without_password(self._path or "")
-
-    @property
     def name(self) -> str:
         """The study's name there."""
         return self._identity.name
@@ -263,7 +259,6 @@ class StudyStorage:
 
     @property
     def _own_file(self) -> Path:
-        """The file of one run, where its path may be a link."""
         return Path(os.path.realpath(str(self._path)))
 
     def _backend(self) -> BaseStorage:

@@ -18,8 +18,6 @@ from autotune.errors import UsageError
 
 PSYCOPG = "postgresql+psycopg"
 """The driver of PostgreSQL that studies are kept with."""
-POSTGRESQL = {"postgresql": PSYCOPG, "postgres": PSYCOPG}
-"""The driver of URLs that name none: SQLAlchemy's own choice depends on its version."""
 CONNECTION = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -60,10 +58,10 @@ def open_database(location: str, heartbeat: Heartbeat = HEARTBEAT) -> RDBStorage
 
     Raises whatever the driver does; ``reason_of`` says it in one line.
     """
-    url = _with_driver(make_url(location))
+    url, options = _engine(location)
     for attempt in range(1, ATTEMPTS + 1):
         try:  # without a pool, of which a failed attempt would leave connections open
-            RDBStorage(_text(url), {**_engine_options(url), "poolclass": NullPool})
+            RDBStorage(url, {**options, "poolclass": NullPool})
             break
         except (IntegrityError, ProgrammingError):
             if attempt == ATTEMPTS:
@@ -71,8 +69,8 @@ def open_database(location: str, heartbeat: Heartbeat = HEARTBEAT) -> RDBStorage
             time.sleep(BETWEEN_ATTEMPTS)
     with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
         return RDBStorage(
-            _text(url),
-            _engine_options(url),
+            url,
+            options,
             heartbeat_interval=heartbeat.interval,
             grace_period=heartbeat.grace,
             skip_table_creation=True,
@@ -84,8 +82,8 @@ def read_database(location: str) -> RDBStorage:
 
     Raises whatever the driver does, as where there are no tables.
     """
-    url = _with_driver(make_url(location))
-    return RDBStorage(_text(url), {**_engine_options(url), "poolclass": NullPool}, skip_table_creation=True)
+    url, options = _engine(location)
+    return RDBStorage(url, {**options, "poolclass": NullPool}, skip_table_creation=True)
 
 
 def reason_of(error: BaseException, location: str) -> str:
@@ -142,17 +140,15 @@ def without_password(location: str) -> str:
     return url.update_query_dict(secret).render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
 
 
-def _text(url: URL) -> str:
-    return url.render_as_string(hide_password=False)
-
-
 def _with_driver(url: URL) -> URL:
-    return url.set(drivername=POSTGRESQL.get(url.drivername, url.drivername))
+    # where a URL names no driver, SQLAlchemy's own choice depends on its version
+    return url.set(drivername=PSYCOPG) if url.drivername in ("postgresql", "postgres") else url
 
 
-def _engine_options(url: URL) -> dict[str, Any]:
-    if url.get_backend_name() != "postgresql":
-        return {"pool_pre_ping": True}
-    given = {name: value for name, value in CONNECTION.items() if name not in url.query}
-    # a claim relies on each statement seeing what others have committed, whatever the database's own default is
-    return {"pool_pre_ping": True, "isolation_level": "READ COMMITTED", "connect_args": given}
+def _engine(location: str) -> tuple[str, dict[str, Any]]:
+    url, options = _with_driver(make_url(location)), dict[str, Any](pool_pre_ping=True)
+    if url.get_backend_name() == "postgresql":
+        # a claim relies on each statement seeing what others have committed, whatever the database's own default is
+        options["isolation_level"] = "READ COMMITTED"
+        options["connect_args"] = {name: value for name, value in CONNECTION.items() if name not in url.query}
+    return url.render_as_string(hide_password=False), options

@@ -6,7 +6,7 @@ those tools do not show: from them a study goes on and a report is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,12 +33,11 @@ FEASIBLE = "memory"
 """Constraint of a trial: by which share it exceeds the memory that may be used."""
 MOST = 1e15
 """No rate, time or memory is as large."""
-ENDED_STATES = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def is_record(frozen: FrozenTrial) -> bool:
     """Return whether a trial is one of autotune's that has ended."""
-    return frozen.state in ENDED_STATES and RECORD in frozen.system_attrs
+    return frozen.state in (TrialState.COMPLETE, TrialState.PRUNED) and RECORD in frozen.system_attrs
 
 
 def trial_of(frozen: FrozenTrial) -> Trial:
@@ -197,13 +196,11 @@ def is_failed_baseline(trial: Trial) -> bool:
 
 def ended_at(frozen: Iterable[FrozenTrial]) -> datetime | None:
     """Return when the last trial ended of which there is a record, in UTC."""
-    return max(_ended(frozen), default=None)
-
-
-def _ended(frozen: Iterable[FrozenTrial]) -> Iterator[datetime]:
+    found = list[datetime]()
     for each in filter(is_record, frozen):
         with suppress(KeyError, TypeError, ValueError):
-            yield datetime.fromisoformat(each.system_attrs[ENDED]).astimezone(UTC)
+            found.append(datetime.fromisoformat(each.system_attrs[ENDED]).astimezone(UTC))
+    return max(found, default=None)
 
 
 def _rounded(value: float) -> float:

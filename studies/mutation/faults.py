@@ -222,8 +222,8 @@ FAULTS = (
     ),
     Fault(
         "autotune/runner/local.py",
-        "max(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load)",
-        "min(LEAST_RELOAD, RELOAD_FACTOR * self._longest_load)",
+        "max(LEAST_RELOAD, RELOAD_FACTOR * self.loading)",
+        "min(LEAST_RELOAD, RELOAD_FACTOR * self.loading)",
         ("tests/runner/test_local.py",),
     ),
     Fault(

@@ -21,7 +21,8 @@ from torch.utils.data import (
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.integrations.dataloader import read_loader, require, tune_existing, untouched_random_state
+from autotune.existing_loader import read_loader
+from autotune.integrations.dataloader import require, tune_existing, untouched_random_state
 from autotune.measure.loader import counter_of, open_loader, open_stream, samples_in, samples_of_batches
 from autotune.measure.session import Session
 from autotune.records import Request
@@ -267,7 +268,7 @@ def test_how_batches_are_made_is_kept() -> None:
 
 def test_what_is_for_workers_only_is_left_out_without_them() -> None:
     loader = DataLoader(Squares(20), num_workers=1, multiprocessing_context="spawn", timeout=5)
-    found = again(loader, num_workers=0, prefetch_factor=None)
+    found = again(loader, num_workers=0, prefetch_factor=None, multiprocessing_context=None)
     assert (found.num_workers, found.timeout) == (0, 0)
     assert len(list(found)) == 20
     data = read_loader(DataLoader(Squares(20), collate_fn=default_collate), "the loader").data  # as torch does anyway

@@ -24,7 +24,7 @@ START = Snapshot(clock=10.0, own=1.0, busy=5.0, lost=LOST, read={7: (1000, 0)}, 
 
 @pytest.fixture(autouse=True)
 def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.measure.conditions._cpus", lambda: {0, 1})
+    monkeypatch.setattr("autotune.measure.conditions.affinity_cpus", lambda: {0, 1})
 
 
 def after(seconds: float, **changes: object) -> Snapshot:
