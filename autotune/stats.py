@@ -93,16 +93,16 @@ def student_quantile(probability: float, degrees: int) -> float:
     return high
 
 
-def half_width(values: Sequence[float], confidence: float = 0.95) -> float:
-    """Return the half-width of the t-interval of the mean; infinite with fewer than two values."""
+def half_width(values: Sequence[float]) -> float:
+    """Return the half-width of the 95 % t-interval of the mean; infinite with fewer than two values."""
     if len(values) < 2:
         return math.inf
-    quantile = student_quantile(0.5 + confidence / 2, len(values) - 1)
+    quantile = student_quantile(0.975, len(values) - 1)
     return quantile * stdev(values) / math.sqrt(len(values))
 
 
-def autocorrelated_half_width(values: Sequence[float], confidence: float = 0.95) -> float:
-    """Return the half-width of the t-interval of the mean of a series whose neighbours resemble each other.
+def autocorrelated_half_width(values: Sequence[float]) -> float:
+    """Return the half-width of the 95 % t-interval of the mean of a series whose neighbours resemble each other.
 
     In a first-order autoregression ``n`` values are worth ``n * (1 - r) / (1 + r)`` independent values. ``r`` is the
     lag-1 autocorrelation, corrected for its bias of ``-(1 + 3 r) / n`` (Marriott and Pope, Biometrika 41, 1954). To be
@@ -122,7 +122,7 @@ def autocorrelated_half_width(values: Sequence[float], confidence: float = 0.95)
     if worth < 2:
         return math.inf
     variance = squares / (count - 1) / (1 - (count / worth - 1) / (count - 1))
-    return student_quantile(0.5 + confidence / 2, int(worth) - 1) * math.sqrt(variance / worth)
+    return student_quantile(0.975, int(worth) - 1) * math.sqrt(variance / worth)
 
 
 def mean_rate(rates: Sequence[float], *, is_crowded: bool = False) -> tuple[float, float]:

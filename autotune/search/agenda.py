@@ -1,7 +1,4 @@
-"""The agenda of a run: the next step, by all that is known and the time.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The agenda of a run: the next step, by all that is known and the time. Pure."""
 
 from __future__ import annotations
 
@@ -180,16 +177,23 @@ class Agenda:
             return Measure()
         if look := self._look(None):
             return look
-        if self.known.leaves_nothing and not self.known.is_settled and self._may_settle:
-            return self._baseline_elsewhere
+        if self.known.leaves_nothing and not self.known.is_settled and (turn := self._baseline_elsewhere):
+            return turn
         stop = self._stop
         return self._wait(stop) or (self._look(stop) or self._proof(stop) if stop else Measure())
 
     @property
-    def _baseline_elsewhere(self) -> Turn:
-        """The baseline once more, at another place of the epoch: perhaps nothing is to be gained there either."""
-        seed = self.run.seed + 1 + self.rounds
-        return Turn(self.known.setup.space.base, seed, self.run.named(ALONE, seed))
+    def _baseline_elsewhere(self) -> Turn | None:
+        """The baseline once more, at another place of the epoch: perhaps nothing is to be gained there either.
+
+        ``None`` where there is no time, or that was tried in vain.
+        """
+        base, run = self.known.baseline.config, self.run
+        tried = sum(run.holds(trial) and trial.config == base for trial in self.known.history)
+        if tried >= MOST_SETTLING or run.left < self.measurement_seconds:
+            return None
+        seed = run.seed + 1 + self.rounds
+        return Turn(self.known.setup.space.base, seed, run.named(ALONE, seed))
 
     @property
     def _second_step(self) -> Step | None:
@@ -208,8 +212,10 @@ class Agenda:
             return look
         if config := self._second_proposal:
             return Measure(config, SEARCHING_SECOND[self.known.setup.space.objective] if is_first else None)
-        finalist = self._second_finalist
-        return Prove(self._new_proof(SECOND, [finalist], 1), run.stop) if finalist and run.stop else None
+        if run.left < self._second_seconds or run.stop is None:
+            return None
+        finalist = self.known.second_finalist(self._first_answer, self.failed)
+        return Prove(self._new_proof(SECOND, [finalist], 1), run.stop) if finalist else None
 
     @property
     def _losses_look(self) -> Look | None:
@@ -276,12 +282,6 @@ class Agenda:
             searched=len(self.known.trials),
             **more,
         )
-
-    @property
-    def _may_settle(self) -> bool:
-        base = self.known.baseline
-        tried = sum(self.run.holds(trial) and trial.config == base.config for trial in self.known.history)
-        return tried < MOST_SETTLING and self.run.left >= self.measurement_seconds
 
     def _wait(self, stop: Stop | None) -> Wait | None:
         """Return a pause where all depends on what other tuners are measuring.
@@ -563,12 +563,6 @@ class Agenda:
         if is_over or config is None or forecast is None:
             return None
         return config if self.run.left >= self._trial_seconds(config, forecast) + self._second_seconds else None
-
-    @property
-    def _second_finalist(self) -> Config | None:
-        if self.run.left < self._second_seconds:
-            return None
-        return self.known.second_finalist(self._first_answer, self.failed)
 
     @property
     def _second_seconds(self) -> float:

@@ -321,11 +321,8 @@ def _resolved(config: Config, facts: WorkloadFacts) -> Config:
 def _notes(
     confirmation: Confirmation | None, confirmed: Sequence[Trial], answer: Standing, before: Standing, known: Known
 ) -> Iterator[str]:
-    typical, facts, has_answer = (
-        answer.typical,
-        known.setup.facts,
-        confirmation is not None and confirmation.answer is not None,
-    )
+    typical, facts = answer.typical, known.setup.facts
+    has_answer = confirmation is not None and confirmation.answer is not None
     yield from on_disturbances(confirmed, has_answer=has_answer, is_new=answer.config != before.config)
     same, old = (
         [trial.measurement for trial in known.measured if trial.config == each.config and trial.measurement]
@@ -371,7 +368,8 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
     if result.config.samples_per_update != result.baseline.samples_per_update:
         noise = known.noise
         result = replace(result, **({"no_noise": noise} if isinstance(noise, str) else {"noise": noise}))
-    answer, versions, host = result.measurement, result.facts.versions, result.host
+    answer, facts, versions, host = result.measurement, result.facts, result.facts.versions, result.host
+    cast, is_cast = facts.autocast_call, result.config.amp != "off"  # added, or left out
     before = _rounded(result.baseline_samples_per_second)
     is_of_later_epochs = answer.later_epochs or result.baseline_measurement.later_epochs
     measured: Measured = {
@@ -390,35 +388,27 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         "speedup_ci95": _ends(result.speedup_ci95),
         "objective": result.objective,
         "learning_rate": learning_rate_of(
-            result.facts.optimizer, result.baseline.samples_per_update, result.config.samples_per_update
+            facts.optimizer, result.baseline.samples_per_update, result.config.samples_per_update
         ),
         "verdict": verdict_text(result.verdict, result.most_gain),
     }
     made_on: MadeOn = {
-        "device": result.facts.device_name,
+        "device": facts.device_name,
         "cpus": host.cpus,
-        "threads": result.facts.intra_op_threads,
+        "threads": facts.intra_op_threads,
         "torch": versions["torch"],
         "driver": versions.get("driver"),
-        "workload": result.facts.fingerprint,
+        "workload": facts.fingerprint,
         "date": known.end.date,
         "autotune": host.versions.get("autotune", "unknown"),
-        **_autocast(result),
-        **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
-        **({"loop": result.facts.loop} if result.facts.loop else {}),
-        **({"other_loaders": list(result.facts.other_loader_sites)} if result.facts.other_loader_sites else {}),
-        **({"loaders_of_ranks": list(result.facts.sites_of_ranks)} if result.facts.sites_of_ranks else {}),
-        **({"shared_lines": list(result.facts.shared_lines)} if result.facts.shared_lines else {}),
+        **({} if not facts.loader_site or is_cast == bool(cast) else {"autocast": cast or ADDED}),
+        **({"loader": facts.loader_site} if facts.loader_site else {}),
+        **({"loop": facts.loop} if facts.loop else {}),
+        **({"other_loaders": list(facts.other_loader_sites)} if facts.other_loader_sites else {}),
+        **({"loaders_of_ranks": list(facts.sites_of_ranks)} if facts.sites_of_ranks else {}),
+        **({"shared_lines": list(facts.shared_lines)} if facts.shared_lines else {}),
     }
     return replace(result, config=replace(result.config, measured=measured, made_on=made_on))
-
-
-def _autocast(result: Result) -> MadeOn:
-    """Return the autocast that an answer adds to its script, or the place of the one that it leaves out."""
-    facts, is_cast = result.facts, result.config.amp != "off"
-    if not facts.loader_site or is_cast == bool(facts.autocast_call):
-        return {}
-    return {"autocast": facts.autocast_call or ADDED}
 
 
 def _rounded(value: float) -> float:

@@ -1,7 +1,4 @@
-"""The largest gain that is possible, by the measurements of the baseline and the looks at its step.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The largest gain that is possible, by the measurements of the baseline and the looks at its step. Pure."""
 
 from __future__ import annotations
 

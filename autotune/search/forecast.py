@@ -1,7 +1,4 @@
-"""The whole space as it looks now: the expected rate of each configuration, and those worth measuring.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The whole space as it looks now: the expected rate of each configuration, and those worth measuring. Pure."""
 
 from __future__ import annotations
 

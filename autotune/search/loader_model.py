@@ -1,7 +1,4 @@
-"""The loader's rate at every batch size and number of workers, from one or two traces of it.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The loader's rate at every batch size and number of workers, from one or two traces of it. Pure."""
 
 from __future__ import annotations
 

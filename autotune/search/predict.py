@@ -1,7 +1,4 @@
-"""Predictions for every configuration from a few probes: an expected rate, a bound, and whether it fits.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""Predictions for every configuration from a few probes: an expected rate, a bound, and whether it fits. Pure."""
 
 from __future__ import annotations
 

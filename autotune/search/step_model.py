@@ -1,7 +1,4 @@
-"""The cost of unmeasured training steps: seconds and memory over batch size, precision, threads and options.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The cost of unmeasured training steps: seconds and memory over batch size, precision, threads and options. Pure."""
 
 from __future__ import annotations
 
