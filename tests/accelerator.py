@@ -54,7 +54,6 @@ class Card:
     """Bytes per second of copies from memory that is not pinned."""
     pinned: float = 25e9
     launch_seconds: float = 5e-6
-    """The host's time to launch a kernel."""
     has_bf16: bool = True
     neighbour: Callable[[float], int] = lambda seconds: 0
     """Bytes that other processes hold, by the time."""
@@ -64,9 +63,7 @@ class Card:
     speed: Callable[[float], float] = full_speed
     """The share of its clock that the card runs at, by the time; below 1 it is too hot."""
     now: float = 0.0
-    """The host's clock."""
     cpu: float = 0.0
-    """CPU seconds of the training process so far."""
     done: float = 0.0
     """When the device has done all that it was asked for."""
     busy: float = 0.0
@@ -87,7 +84,6 @@ class Card:
         self._generator = random.Random(self.seed)
 
     def chance(self) -> float:
-        """Return a factor around 1."""
         return math.exp(self._generator.gauss(0.0, self.spread))
 
     def clock(self) -> float:
@@ -144,11 +140,9 @@ class Card:
         self._peaks = [max(self._peaks[0], wanted), max(self._peaks[1], self.reserved)]
 
     def release(self, size: int) -> None:
-        """Give a tensor's memory back to the allocator."""
         self.allocated -= BLOCK * math.ceil(size / BLOCK)
 
     def end_process(self) -> None:
-        """Forget the process that has used the card."""
         self.allocated = self.reserved = self.retries = 0
         self.pace = self.chance()
         self.done = min(self.done, self.now)
@@ -262,7 +256,6 @@ class Job:
     half: float = 1.0
     """The same in half precision, as a share."""
     kernels: int = 300
-    """Launches of a step."""
     diverges: bool = False
     """Whether the loss becomes NaN in half precision."""
     waits: bool = False
@@ -281,7 +274,6 @@ class Job:
     pinning: float = 8e9
     """Bytes per second that the pinning thread copies."""
     receive: float = 1e-4
-    """Seconds to receive a batch from a worker."""
     cpus: float = 16.0
     """CPUs that workers and the training process share."""
     samples: int = 1_281_167
@@ -291,21 +283,17 @@ class Job:
         return self.fixed + batch * self.sample * (1.0 if amp == "off" else self.half)
 
     def host_seconds(self, card: Card) -> float:
-        """Return the host's time to ask for a step."""
         return self.kernels * card.launch_seconds
 
     def step_seconds(self, card: Card, batch: int, amp: str = "off") -> float:
-        """Return the time of a step on a batch that is there."""
         if self.waits:
             return self.host_seconds(card) / 3 + self.device_seconds(batch, amp)
         return max(self.host_seconds(card), self.device_seconds(batch, amp))
 
     def peak(self, batch: int, amp: str = "off") -> int:
-        """Return the bytes that training takes on the card."""
         return self.weights * 2 + round(batch * self.activations * (1.0 if amp == "off" else 0.5))
 
     def builds(self, config: Config) -> float:
-        """Return the seconds in which one worker builds a batch."""
         crowd = max(1.0, (config.num_workers + 0.3) / self.cpus) if config.num_workers else 1.0
         return self.build * config.batch_size * crowd
 
@@ -361,7 +349,6 @@ class _Samples(Dataset[torch.Tensor]):
 
 
 def rows(card: Card, job: Job, samples: int, *, is_pinned: bool = False) -> Rows:
-    """Return a batch of so many samples."""
     found = torch.zeros(samples, 1).as_subclass(Rows)
     found.made_for = (card, samples * job.sample_bytes, is_pinned)  # type: ignore[attr-defined]
     return found
@@ -521,8 +508,6 @@ def trace_of(card: Card, job: Job, config: Config, seconds: float) -> LoaderTrac
 
 
 def counters_of(card: Card) -> Callable[..., Snapshot]:
-    """Return the function that reads the counters of a machine where nobody else computes, by the card's clock."""
-
     def counters(root: Any = None, job: Any = None, gpu: Any = None) -> Snapshot:
         lost, foreign = ({"heat": gpu.heat_seconds()}, gpu.foreign_use(())) if gpu else ({}, None)
         cpu = card.cpu

@@ -72,8 +72,6 @@ def grows_at_once_in_worker() -> Workload:
 
 
 class HangingInWorker(Squares):
-    """Its first worker builds nothing; the others do."""
-
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         worker = get_worker_info()
         if worker and worker.id == 0 and index > 20:
@@ -99,8 +97,6 @@ def hangs_sharing_files() -> Workload:
 
 
 class StartingOthers(Squares):
-    """Starts a process at every loading of an item, in several ways to get away."""
-
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         if index == 0:
             leave_processes()
@@ -126,8 +122,6 @@ def starting_others() -> Workload:
 
 
 class Large(Dataset[torch.Tensor]):
-    """Items of a mebibyte."""
-
     def __len__(self) -> int:
         return 4096
 

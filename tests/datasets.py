@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class Squares(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Item ``i`` is ``(i, i * i)``."""
-
     def __init__(self, length: int = 10) -> None:
         self._length = length
 
@@ -28,8 +26,6 @@ class Squares(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class CountingUp(IterableDataset[torch.Tensor]):
-    """Yields 0, 1, 2, ... in every worker."""
-
     def __init__(self, length: int) -> None:
         self._length = length
 
@@ -38,8 +34,6 @@ class CountingUp(IterableDataset[torch.Tensor]):
 
 
 class Divided(CountingUp):
-    """Yields each number in one worker only."""
-
     def __iter__(self) -> Iterator[torch.Tensor]:
         worker = get_worker_info()
         numbers = super().__iter__()
@@ -47,8 +41,6 @@ class Divided(CountingUp):
 
 
 class OneShard(CountingUp):
-    """Yields everything in the first worker and nothing in the others."""
-
     def __iter__(self) -> Iterator[torch.Tensor]:
         worker = get_worker_info()
         return iter(()) if worker and worker.id else super().__iter__()
@@ -82,5 +74,4 @@ class SlowToOpen(Squares):
 
 
 def first_elements(samples: list[Any]) -> dict[str, torch.Tensor]:
-    """A collate function of one's own."""
     return {"x": torch.stack([sample[0] for sample in samples])}

@@ -216,13 +216,11 @@ def changed(example: Recorded, **changes: Any) -> Recorded:
 
 
 def trial(**changes: Any) -> Trial:
-    """The baseline's trial."""
     attempt = Attempt(outcome=Outcome.OK, payload=measurement(), seconds=6.5)
     return changed(Trial(number=0, kind="baseline", config=BASELINE, attempt=attempt), **changes)
 
 
 def failed_trial(**changes: Any) -> Trial:
-    """A trial that ran out of device memory."""
     attempt = Attempt(outcome=Outcome.DEVICE_OOM, message="CUDA out of memory.\nTried to allocate 20.00 GiB")
     config = replace(ANSWER, batch_size=2048)
     return changed(Trial(number=4, kind="search", config=config, attempt=attempt), **changes)
@@ -252,7 +250,6 @@ def facts(**changes: Any) -> WorkloadFacts:
 
 
 def host(**changes: Any) -> Host:
-    """Two CPUs and no GPU."""
     example = Host(
         cpus=2,
         cpu_model="a CPU",
@@ -357,7 +354,6 @@ def undecided_result(**changes: Any) -> Result:
 
 
 def check(**changes: Any) -> Check:
-    """A promise that holds."""
     example = Check(
         config=replace(ANSWER, measured={"samples_per_second": 2000.0, "speedup": 2.0, "speedup_ci95": [1.9, 2.1]}),
         baseline=BASELINE,

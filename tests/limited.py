@@ -14,15 +14,12 @@ from autotune.workload import Workload
 
 STEP_SECONDS = 0.02
 """What a step takes that only sleeps, so that it needs no CPU."""
-LONG = 100_000
 CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """Decoding takes more where there are more of them, so that all of them together are too slow."""
 
 
 class Items(Dataset[Any]):
-    """Gives what a function makes of an index."""
-
-    def __init__(self, length: int = LONG) -> None:
+    def __init__(self, length: int = 100_000) -> None:
         self._length = length
 
     def __len__(self) -> int:
@@ -43,7 +40,6 @@ def trained_by_sleep(dataset: Any, **options: Any) -> Workload:
 
 
 def compute(seconds: float) -> None:
-    """Use this thread's CPU time for so long."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         sum(range(100))
@@ -79,8 +75,6 @@ class ManyTensors(Items):
 
 
 class Habitual(ManyTensors):
-    """A long list of names, and forty small arrays in every sample."""
-
     def __init__(self) -> None:
         super().__init__(40)
         self.names = [f"sample {number}" for number in range(150_000)]

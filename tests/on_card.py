@@ -90,7 +90,6 @@ class CardRunner(ProcessRunner):
 
 @contextmanager
 def runner_on(card: Card, job: Job, opening: float = 2.0) -> Iterator[CardRunner]:
-    """Put a card, a job and its loader in the place of a machine."""
     runner = CardRunner(card, job, opening)
     with (
         on_card(card, job),
@@ -110,7 +109,6 @@ def tuned(
     storage: str | None = None,
     **given: Any,
 ) -> tuple[Result, Known]:
-    """Search for a job's fastest configuration on its card, and prove it, by the card's clock."""
     card, time = runner.card, Budget(budget, runner.card.clock)
     base = baseline or Config(batch_size=32)
     facts = runner.inspect(base)

@@ -47,13 +47,11 @@ class SimulatedPipeline:
     epoch_batches: int | None = None
     """Batches in an epoch; ``None`` for one without end."""
     restart: float = 0.0
-    """Seconds to start the workers of the next."""
     synchronized: list[float] = field(default_factory=list)
     """When the device was waited for."""
     validates_every: int | None = None
     """Steps between two validations, during which the clock stands still and workers build."""
     validation: float = 0.0
-    """Seconds of one."""
     built_apart: int = 0
     passed: float = 0.0
     """Seconds of all so far."""
@@ -123,7 +121,6 @@ class SimulatedPipeline:
         return _SimulatedDevice(self)
 
     def run(self, request: Request | None = None) -> tuple[TimedRun, Window]:
-        """Settle and fill a window with the project's own code."""
         workers = {"num_workers": self.num_workers, "prefetch_factor": self.prefetch_factor} if self.num_workers else {}
         config = Config(batch_size=BATCH_SIZE, **workers)
         run = TimedRun(config, self.step, self, self.device, request or Request(seconds=5))
@@ -131,11 +128,9 @@ class SimulatedPipeline:
         return run, run.fill()
 
     def measure(self, request: Request | None = None) -> WindowSummary:
-        """Return what the project says of this pipeline."""
         return self.summary(*self.run(request))
 
     def summary(self, run: TimedRun, window: Window) -> WindowSummary:
-        """Return what the project says of a window of this pipeline."""
         return summarise(run.rows(window), window.ready, self.num_workers, whole_epochs=window.whole_epochs)
 
     def true_rate(self, steps: int = 4000) -> float:

@@ -31,14 +31,12 @@ MARK = "AUTOTUNE_TEST_MARK"
 def run_python(
     *arguments: object, folder: Path = ROOT, seconds: float = 300.0, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python to its end, with the checkout on its path."""
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     command, given = [sys.executable, *map(str, arguments)], os.environ | {"PYTHONPATH": paths} | environment
     return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=seconds)
 
 
 def printed(*arguments: object, **options: Any) -> str:
-    """What Python prints, where it ends as it should."""
     done = run_python(*arguments, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -53,7 +53,6 @@ class Server:
             process.suspend()
 
     def thaw(self) -> None:
-        """Let it go on where it was."""
         while self._frozen:
             self._frozen.pop().resume()
 
@@ -66,7 +65,6 @@ class Server:
         return (self._data / "postmaster.pid").exists()
 
     def make_database(self) -> str:
-        """Return the URL of a new, empty database."""
         import psycopg
 
         name = f"d{uuid.uuid4().hex}"

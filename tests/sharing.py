@@ -63,7 +63,6 @@ def shared(variables: Variables, workload: int | None = None, folder: str | None
 
 @pytest.fixture(scope="module")
 def shared_processes() -> Iterator[None]:
-    """Runners of this module take and leave their processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("autotune.runner.local.MeasuringProcess", shared)
         yield
@@ -73,7 +72,6 @@ def shared_processes() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left() -> Iterator[None]:
-    """End what was kept."""
     yield
     while IDLE:
         MeasuringProcess.stop(IDLE.popitem()[1])

@@ -32,8 +32,6 @@ from tests import examples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    """Seconds of one training step."""
-
     wait: float = 0.0
     """For the next batch."""
     compute: float
@@ -97,7 +95,6 @@ def visits(seed: int, cpus: int) -> Callable[[float], float]:
 
 
 def each_third(times: float) -> Callable[[int], float]:
-    """Each third look so many times too slow."""
     return lambda look: times if look % 3 == 0 else 1.0
 
 
@@ -106,11 +103,9 @@ class SimulatedMachine:
     """A ``Runner`` whose rates follow from ``cost``; time passes on its own clock only."""
 
     cost: Callable[[Config], StepCost]
-    """What one step of a configuration costs."""
     fails: Callable[[Config], Outcome | None] = never_fails
     """The outcome of a configuration that fails, or that is suspect."""
     fails_fresh: Callable[[Config], Outcome | None] = never_fails
-    """The same in fresh processes."""
     noise: float = 0.0
     """Standard deviation of the logarithm of each measured rate."""
     gradients: GradientNoise = field(default_factory=examples.gradient_noise)
@@ -124,7 +119,6 @@ class SimulatedMachine:
     stall: Callable[[int], float] = never_stalls
     """How many times too slow a look at the step or the loader is, by its number, from 1; nothing else shows it."""
     cpus: int = 2
-    """CPUs of the machine."""
     opening: float = 0.0
     """Seconds that a fresh process takes before it measures."""
     by_place: Callable[[Config, float], float] = alike_everywhere
@@ -135,15 +129,11 @@ class SimulatedMachine:
     """Shards of an iterable dataset: as many workers get data."""
     seed: int = 0
     seconds: float = 2.0
-    """What a measurement costs."""
     interrupt_at: int | None = None
     """The call, counted from 1, during which the user presses Ctrl-C."""
     calls: list[tuple[Config, Request]] = field(default_factory=list)
-    """Every measurement of training that was asked for."""
     looks: list[tuple[Config, Request]] = field(default_factory=list)
-    """Every look at a part."""
     peak: Callable[[Config], int] = half_a_gibibyte
-    """Peak memory of the training process in bytes."""
     losses: Callable[[Config], tuple[float, ...]] | None = None
     """The first losses of a script that is started with a configuration; ``None`` where it ends before."""
     numerics: Callable[[str], NumericsCheck] = sound
@@ -162,7 +152,6 @@ class SimulatedMachine:
         self.closed += 1
 
     def rate(self, config: Config) -> float:
-        """The true rate, in samples per second."""
         return config.samples_per_step / self.cost(config).total
 
     def best(self, space: Space) -> float:
@@ -234,11 +223,9 @@ class SimulatedMachine:
         return Attempt(outcome=outcome, payload=loader, seconds=self.seconds / 4)
 
     def _build(self, config: Config) -> float:
-        """Seconds of building a batch."""
         return self.cost(replace(config, num_workers=0, prefetch_factor=None, persistent_workers=False)).wait
 
     def used(self, config: Config) -> float:
-        """CPUs that training with a configuration keeps busy, its workers included."""
         cost = self.cost(config)
         return (cost.cpus * (cost.compute + cost.contention) + COMPUTING * self._build(config)) / cost.total
 
@@ -251,7 +238,6 @@ class SimulatedMachine:
         return replace(cost, wait=wait, compute=compute, contention=contention)
 
     def _taken(self, seconds: float) -> float:
-        """Return the CPUs that others took in so many last seconds, on average."""
         begin = self.time - seconds
         return fmean(self.neighbour(begin + (moment + 0.5) * seconds / MOMENTS) for moment in range(MOMENTS))
 
@@ -333,7 +319,6 @@ def four_shared_cores(config: Config) -> StepCost:
 
 
 def gpu_facts(**changes: Any) -> WorkloadFacts:
-    """The example's workload on an accelerator."""
     return examples.facts(
         **{"device": "cuda:0", "device_name": "a GPU", "amp_modes": ("off", "bf16", "fp16"), **changes}
     )

@@ -27,8 +27,6 @@ def net() -> nn.Sequential:
 
 
 class Recording(torch.optim.SGD):
-    """Keeps the gradients of every step, and changes nothing."""
-
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, lr=0.0)
         self.steps: list[list[Tensor]] = []
@@ -45,7 +43,6 @@ def recorded() -> tuple[nn.Sequential, Recording]:
 def gradients(
     sizes: Sequence[int], reduction: Reduction, batch_size: int, steps: int, amp: Amp = "off"
 ) -> list[Tensor]:
-    """The gradients of one step of the optimizer over batches of so many samples."""
     model, optimizer = recorded()
     config = Config(batch_size=batch_size, accumulation_steps=steps, amp=amp)
     accumulator = config.accumulator(optimizer, "cpu", reduction=reduction)

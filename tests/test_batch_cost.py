@@ -13,7 +13,6 @@ from autotune.batch_cost import LEAST_PROBES, NoiseScale, noise_scale
 from autotune.probes import GradientNoise
 from tests import examples
 
-POSITIVE = st.floats(1e-3, 1e6)
 BATCHES = st.integers(1, 100_000)
 
 
@@ -68,7 +67,7 @@ def test_a_noise_scale_is_refused_with_the_reason(
     assert noise_scale(examples.gradient_noise(points=points)) == why
 
 
-@given(POSITIVE, BATCHES, BATCHES)
+@given(st.floats(1e-3, 1e6), BATCHES, BATCHES)
 def test_a_larger_batch_needs_more_samples_but_no_more_than_it_is_larger(noise: float, one: int, other: int) -> None:
     before, after = sorted((one, other))
     scale = NoiseScale(samples=noise, interval=(noise / 2, 2 * noise), horizon=1)

@@ -24,7 +24,6 @@ WITH_WORKERS = Config(batch_size=16, num_workers=2, intra_op_threads=1)
 pytestmark = pytest.mark.usefixtures("shared_processes")
 
 HABITS = [Cause.SYNCHRONISATION, Cause.MANY_TENSORS, Cause.NUMPY, Cause.DATASET_COPIES]
-"""What is told of a workload that has them all."""
 
 
 @pytest.mark.machine

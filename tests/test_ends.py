@@ -129,7 +129,6 @@ def test_an_accelerator_is_held_from_the_first_look_to_the_end() -> None:
 
 # --- out of memory, in a control group with a gibibyte of it ---
 
-LIMIT = 2**30
 KILLED_A_WORKER = "the kernel had run out of memory and killed a loader worker:"
 WATCHED = "stopped before memory ran out: "
 HIERARCHIES = ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max"))
@@ -143,7 +142,7 @@ def group() -> Iterator[Path]:
         with suppress(OSError):
             made.mkdir()
         if (made / limit).exists():
-            (made / limit).write_text(str(LIMIT))
+            (made / limit).write_text(str(2**30))
             yield made
             remove(made)
             return

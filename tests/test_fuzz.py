@@ -21,8 +21,6 @@ from autotune.storage.open import StudyStorage
 from tests.simulated import SimulatedMachine, few_of, gpu_facts, host, loader_bound
 from tests.test_configfile import VALID
 
-Change = Callable[[random.Random, bytes], bytes]
-
 NUMBERS = [
     *("9" * 400, "-1", "1e999", "-.inf", ".nan", "0x" + "f" * 300, "1" + ":59" * 300),
     *("1_000", "010", "2.5", "1e-400"),
@@ -62,7 +60,6 @@ def repeated(generator: random.Random, content: bytes) -> bytes:
 
 
 def swapped(generator: random.Random, content: bytes) -> bytes:
-    """Replace a value by one of another type, or a number by one that is far too large."""
     words = content.replace(b"\n", b" \n ").split(b" ")
     words[generator.randrange(len(words))] = generator.choice(PIECES).encode()
     return b" ".join(words)
@@ -79,7 +76,7 @@ def mixed(generator: random.Random, content: bytes) -> bytes:
     return content
 
 
-CHANGES: list[Change] = [flipped, cut, inserted, repeated, swapped]
+CHANGES: list[Callable[[random.Random, bytes], bytes]] = [flipped, cut, inserted, repeated, swapped]
 
 
 CONFIG_FILES, STUDIES = 500, 60
@@ -87,7 +84,6 @@ CONFIG_FILES, STUDIES = 500, 60
 
 
 def documents(count: int) -> Iterator[tuple[str, bytes]]:
-    """Yield so many names and contents, each made from a valid file."""
     valid = {
         "a.yaml": yaml.safe_dump(VALID, sort_keys=False).encode(),
         "b.yaml": yaml.safe_dump(VALID, sort_keys=False, default_flow_style=None, width=100).encode(),

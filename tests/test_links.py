@@ -13,7 +13,6 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def links(page: Path) -> list[str]:
-    """The relative links and pictures of a page, without those inside code."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     return [link for link in LINK.findall(text) if not re.match(r"[a-z]+:", link)]
 
@@ -28,7 +27,6 @@ def test_what_a_page_links_to_is_there(page: Path) -> None:
 
 
 def headings(page: Path) -> set[str]:
-    """The names by which a page's headings are linked to."""
     found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 

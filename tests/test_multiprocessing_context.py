@@ -21,8 +21,6 @@ from tests.simulated import gpu_facts, space_of
 
 
 class Started(Dataset[torch.Tensor]):
-    """2 where a worker was spawned, 1 where it was forked."""
-
     def __len__(self) -> int:
         return 256
 

@@ -19,7 +19,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MORE_WORKERS = "This DataLoader will create"
 """What torch says where the answer has more workers than there are CPUs: samples that are waited for."""
 
-MAX_BYTES = 600_000
 SHOWN = {"stdout", "execute_result", "display_data"}
 """Kinds of outputs that are kept: neither warnings nor errors."""
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(?:etc|home|media|mnt|opt|proc|root|srv|tmp|usr|var|work|Users)/|-packages/")
@@ -42,7 +41,7 @@ def test_a_notebook_is_short_and_holds_its_outputs(path: Path) -> None:
     notebook = read(path)
     nbformat.validate(notebook)
     assert len(notebook.cells) <= 25
-    assert path.stat().st_size <= MAX_BYTES
+    assert path.stat().st_size <= 600_000
     assert notebook.metadata.kernelspec.name == "python3"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))

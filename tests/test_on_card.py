@@ -44,7 +44,6 @@ def test_half_precision_is_looked_at_in_three_minutes_however_long_sessions_take
 
 
 def over_the_limit(runner: CardRunner, room: Callable[[float], float]) -> list[Any]:
-    """Attempts that ran out of memory, or took more than nine tenths of what there was at their end."""
     found, now = [], 0.0
     for config, request, attempt in runner.asked:
         now += attempt.seconds

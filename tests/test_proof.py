@@ -129,7 +129,6 @@ def configs_of(found: Confirmation) -> tuple[Config, ...]:
 
 
 def proves(found: Confirmation) -> bool:
-    """Whether a gain is proven."""
     return found.answer is not None and found.is_proven(found.answer)
 
 
@@ -199,7 +198,6 @@ def test_a_machine_that_never_gives_a_number_claims_nothing_and_ends_with_the_ti
 
 
 def kept(name: str, rates: Mapping[Config, float | None], outcome: Outcome = Outcome.CRASHED) -> list[Trial]:
-    """The trials of a round on record."""
     return [
         examples.trial(
             number=number,
@@ -416,7 +414,6 @@ class Sorted:
     generator: random.Random = field(default_factory=lambda: random.Random(1))
 
     def seconds(self, config: Config, place: float) -> float:
-        """Seconds per sample."""
         build = 1e-3 * (1 + 19 * place)
         if not config.num_workers:
             return build + 0.005 / config.batch_size

@@ -17,21 +17,15 @@ from autotune.result import Verdict, parse_verdict, verdict_text
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, tuner_of
 
 SECONDS = 3.0
-"""What a measurement takes."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training job, and the machine it runs on."""
-
     of_workers: float
-    """What workers gain, as a share."""
     of_large_batches: float
-    """What a larger batch gains."""
     noise: float
     is_busy: bool
     fails: Outcome | None
-    """What becomes of more than two workers."""
 
     def cost(self, config: Config) -> StepCost:
         gain = 1 + self.of_workers * (config.num_workers > 0)

@@ -155,8 +155,6 @@ for way in ("success", "failure", "interruption of the search"):
 
 
 class Called(NamedTuple):
-    """What came of a call."""
-
     became: str
     interruptions: int
     before: dict[str, Any]
@@ -167,7 +165,6 @@ class Called(NamedTuple):
 
 @pytest.fixture(scope="module")
 def called(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Called]:
-    """The calls of the script, one after another in one process."""
     folder = tmp_path_factory.mktemp("caller")
     (folder / "train_as_people_write_it.py").write_text(SCRIPT)
     with pytest.MonkeyPatch.context() as patch:

@@ -36,8 +36,6 @@ KEPT: list[object] = []
 
 
 class Sleeping(Dataset[torch.Tensor]):
-    """Takes 20 ms a sample and next to no CPU."""
-
     def __len__(self) -> int:
         return 100_000
 
@@ -50,8 +48,6 @@ class Sleeping(Dataset[torch.Tensor]):
 
 
 class Quick(Dataset[torch.Tensor]):
-    """Takes 0.2 ms a sample and next to no CPU."""
-
     def __len__(self) -> int:
         return 100_000
 
@@ -64,8 +60,6 @@ class Quick(Dataset[torch.Tensor]):
 
 
 class Faulty(Squares):
-    """Does something at one index, in the configuration that is to fail."""
-
     def __init__(self, fault: Callable[[], object]) -> None:
         super().__init__(64)
         self._fault = fault
@@ -81,8 +75,6 @@ def is_to_fail() -> bool:
 
 
 class Keeping(Sleeping):
-    """Keeps the samples that a process has read."""
-
     def __init__(self) -> None:
         self.kept = dict[int, torch.Tensor]()
 
@@ -150,8 +142,6 @@ def talkative() -> Workload:
 
 
 def telling(number: Callable[[], float]) -> Workload:
-    """Reports a number of the measuring process as its loss."""
-
     def step(model: nn.Module, batch: Any) -> torch.Tensor:
         return loss_of(model) * 0 + number()
 
@@ -163,7 +153,6 @@ def telling_process() -> Workload:
 
 
 def telling_parent_and_waiting_at_exit() -> Workload:
-    """Has a temporary folder, too."""
     atexit.register(time.sleep, FOREVER)
     KEPT.append(tempfile.TemporaryDirectory(prefix="of-workload-"))
     return telling(os.getppid)
@@ -344,8 +333,6 @@ def telling_options() -> Workload:
 
 
 class TellingWhoReads(Squares):
-    """Writes to a file which process reads, its parent, and whether it is a worker."""
-
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         with open(os.environ["WHO_READS"], "a") as file:
             file.write(f"{os.getpid()} {os.getppid()} {get_worker_info() is not None}\n")

@@ -47,9 +47,7 @@ class Job:
     contention: float
     """What each worker takes from the step, as a share."""
     most_workers: int
-    """Workers from which on they fail."""
     outcome: Outcome
-    """How they fail."""
 
     def cost(self, config: Config) -> StepCost:
         step = config.batch_size / 1000 / (1 + self.of_large_batches * (config.batch_size > 32))
@@ -63,8 +61,6 @@ class Job:
 
 @dataclass(kw_only=True)
 class TroubledMachine(SimulatedMachine):
-    """A machine whose loader and epochs have troubles of their own."""
-
     conditions: dict[str, Any] = field(default_factory=dict)
     starting: float = 0.0
     """Share of an epoch that starting it takes."""
@@ -148,7 +144,6 @@ def alike(result: Result, *, with_disturbed: bool = False) -> list[Trial]:
 
 
 def best_mean(trials: list[Trial]) -> float:
-    """The highest mean rate of a configuration; 0 where none gave a number."""
     rates: dict[Config, list[float]] = {}
     for trial in trials:
         if trial.rate is not None:

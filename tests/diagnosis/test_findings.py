@@ -60,7 +60,6 @@ BLOCKED = {"loader": examples.loader_trace(build_seconds=(0.14,) * 20, cpu_secon
 HOT = {"gpu_slowdowns": ("software thermal slowdown",)}
 BY_HOST = examples.compute_probe(samples_per_second=BATCH / 0.030, host_seconds=0.029)
 PINNED, SLOW_PIN = replace(LOADED, pin_memory=True), examples.loader_trace(pin_seconds=0.068)
-LATE = examples.loader_trace(receive_seconds=0.2)
 PINS_AND_RECEIVES = examples.loader_trace(pin_seconds=0.04, receive_seconds=0.03)
 HALF_RATE = {"samples_per_second": BATCH / 0.060}
 CROWDED = {"is_crowded": True, "foreign_cpus": 2.0}
@@ -96,7 +95,7 @@ LIMITS: dict[str, tuple[Cause, Evidence]] = {
     "one thread pins": (Cause.PINNING, evidence(WAITS, config=PINNED, facts=ON_GPU, loader=SLOW_PIN)),
     "receiving that takes longer than training waits": (
         Cause.BUILDING,
-        evidence(WAITS, ready_batches=3.0, loader=LATE),
+        evidence(WAITS, ready_batches=3.0, loader=examples.loader_trace(receive_seconds=0.2)),
     ),
     "the pinning thread receives too": (
         Cause.PINNING,
@@ -136,7 +135,6 @@ def advice_of(known: Evidence) -> Finding:
 def tried(
     known: Evidence, rate: float | None = None, outcome: Outcome = Outcome.OK, idle: int = 0, **settings: Any
 ) -> Evidence:
-    """The same with one more trial, with other settings of the loader."""
     gave = None if rate is None else examples.measurement(samples_per_second=rate, idle_workers=idle)
     other = examples.trial(
         config=replace(known.config, **settings), measurement=gave, outcome=outcome, message=f"{outcome} in it"
@@ -164,10 +162,9 @@ def test_workers_that_are_served_one_at_a_time_are_told_as_that() -> None:
     assert advice_of(without_data).cause is Cause.WAITING
 
 
-CROWD = examples.conditions(cpus=4, is_crowded=True, foreign_cpus=0.8)
 UNEQUAL: dict[str, dict[str, Any]] = {
     "a window with a pause": {"pauses": 1, "pause_seconds": 2.0},
-    "a window beside others": {"conditions": CROWD},
+    "a window beside others": {"conditions": examples.conditions(cpus=4, is_crowded=True, foreign_cpus=0.8)},
 }
 
 
@@ -368,7 +365,6 @@ def test_the_step_itself_is_told_with_its_batch_size_and_precision_and_what_it_h
     assert "no data loader" not in many_small.what
 
 
-SMALL = {"batch_bytes": 128 * BATCH}
 READ_BACK = Synchronisation(operator="item", where="train.py:12 step", per_step=1.0)
 BESIDES: dict[str, tuple[Cause | None, Evidence]] = {
     "nothing": (None, evidence(split(), anatomy=clean())),
@@ -377,7 +373,7 @@ BESIDES: dict[str, tuple[Cause | None, Evidence]] = {
     "numpy samples": (Cause.NUMPY, evidence(split(), anatomy=clean(numpy_arrays=1))),
     "small samples one by one": (
         Cause.GETITEMS,
-        evidence(split(), **SMALL, anatomy=clean(sample_seconds=0.001, has_getitems=False)),
+        evidence(split(), batch_bytes=128 * BATCH, anatomy=clean(sample_seconds=0.001, has_getitems=False)),
     ),
     "validation in the loop": (Cause.VALIDATION, evidence(split(), apart_share=0.3)),
     "spawned workers": (Cause.SPAWN, evidence(split(), first_batch_seconds=6.0, anatomy=clean(start_method="spawn"))),

@@ -70,13 +70,12 @@ def test_a_machine_whose_speed_varies_has_no_places() -> None:
 
 
 CACHED = [at(rate) for rate in (182.0, 900.0, 2640.0, 2640.0, 2660.0)]
-TRACE = examples.loader_trace(build_seconds=(0.1,) * 20, again_seconds=0.001)
 
 
 def test_a_cache_that_the_trials_filled_is_told_as_a_first_epoch_and_later_ones() -> None:
     (note,) = on_caches(None, CACHED)
     assert note == "the first epoch may run at 182 samples/s, later ones at 2,650: the trials filled a cache"
-    (of_trace,) = on_caches(TRACE, CACHED[2:])
+    (of_trace,) = on_caches(examples.loader_trace(build_seconds=(0.1,) * 20, again_seconds=0.001), CACHED[2:])
     assert "later epochs may be faster" in of_trace
 
 

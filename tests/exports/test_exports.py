@@ -21,7 +21,6 @@ from autotune.flags import EXPORTS
 from autotune.settings import AMP_MODES, KNOBS
 from autotune.step_options import OPTIONS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "trainers.md"
 PLAIN = Config(batch_size=64)
 ON_CPU = Config(batch_size=64, amp="bf16", measured={"memory": "host"})
 LEFT_OUT = {knob.field: list(knob.choices.values())[-1] for knob in KNOBS.values() if knob.is_left_out and knob.choices}
@@ -153,7 +152,6 @@ def test_deepspeed() -> None:
 
 
 def environment(text: str, *, beside: str = "") -> dict[str, str]:
-    """What a shell's environment holds after a text."""
     done = subprocess.run(["sh", "-euc", f"{beside}\n{text}\nenv"], capture_output=True, text=True, env={}, check=True)
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 
@@ -207,7 +205,7 @@ def test_the_command_line_and_the_documentation_know_the_same_tools_and_what_is_
     assert settings(PLAIN) == {"batch_size": 64, "num_workers": 0, "pin_memory": False}
     assert set(settings(FULL)) == set(EVERY)
     assert (*TARGETS, "patch") == EXPORTS
-    assert coverage() in PAGE.read_text(encoding="utf-8")
+    assert coverage() in (Path(__file__).resolve().parents[2] / "docs" / "trainers.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("amp", AMP_MODES)

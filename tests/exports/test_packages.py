@@ -22,7 +22,6 @@ CONFIG = Config(
 
 
 def told(folder: Path, script: str, *launcher: str) -> list[Any]:
-    """Run a script, and return the lists that it prints."""
     (folder / "script.py").write_text(script, encoding="utf-8")
     quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     lines = printed(*launcher, folder / "script.py", folder=folder, **quiet).splitlines()

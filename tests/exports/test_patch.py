@@ -28,7 +28,6 @@ ANSWER = Config(
     intra_op_threads=2,
     measured={"baseline": BEFORE, "samples_per_second": 1326.0, "verdict": "faster", "speedup": 3.41},
 )
-KEPT = Config(batch_size=16, num_workers=0, intra_op_threads=2, measured={"baseline": BEFORE})
 HEAD = (
     "import argparse\nimport functools\nfrom functools import partial\nimport torch\nimport torch.utils.data as data\n"
 )
@@ -193,7 +192,7 @@ def test_a_call_that_cannot_be_changed_is_named_with_what_to_do(name: str) -> No
 @pytest.mark.parametrize("source", [*(source for source, _ in REFUSED.values()), CHANGED["on one line"]])
 def test_of_a_call_that_has_the_answer_already_nothing_is_said(source: str) -> None:
     _, site = made((HEAD + source).encode())
-    answer = answer_at(site, KEPT)
+    answer = answer_at(site, Config(batch_size=16, num_workers=0, intra_op_threads=2, measured={"baseline": BEFORE}))
     for made_on in (answer.made_on, {**answer.made_on, "shared_lines": [site.text]}):
         patch = patch_here(replace(answer, made_on=made_on))
         assert (patch.remarks, patch.files) == ((), {})

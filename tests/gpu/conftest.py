@@ -14,7 +14,6 @@ from autotune.measure.device import AcceleratorDevice
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HERE = Path(__file__).parent
 REASON = f"needs an accelerator; torch {torch.__version__} finds none here"
 TORCH_SAYS = (
     "ignore:Attempting to run cuBLAS:UserWarning",  # the first product of a process is one of backward
@@ -28,7 +27,7 @@ TORCH_SAYS = (
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE not in item.path.parents:
+        if Path(__file__).parent not in item.path.parents:
             continue
         item.add_marker(pytest.mark.gpu)
         item.add_marker(pytest.mark.skipif(not torch.accelerator.is_available(), reason=REASON))

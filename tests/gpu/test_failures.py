@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("cuda")
 
 @pytest.fixture(scope="module")
 def fault(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that says in which phase the next step is to fail."""
     return tmp_path_factory.mktemp("fault") / "phase"
 
 

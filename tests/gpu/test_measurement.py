@@ -47,8 +47,6 @@ LIBRARIES = 2**29
 
 
 class CountingDevice(AcceleratorDevice):
-    """Notes when it was synchronised."""
-
     def __init__(self, device: AcceleratorDevice) -> None:
         super().__init__(device.torch_device)
         self.synchronised: list[float] = []
@@ -59,7 +57,6 @@ class CountingDevice(AcceleratorDevice):
 
 
 def settled(workload: Workload, config: Config, device: AcceleratorDevice, seconds: float = 1.0) -> TimedRun:
-    """A run that may fill its window."""
     counter = CountingCollate(workload.collate_fn, config.num_workers)
     stream = BatchStream(open_loader(workload, config, counter), counter)
     run = TimedRun(config, open_step(workload, config, device).step, stream, device, Request(seconds=seconds))
@@ -192,8 +189,6 @@ def test_what_else_synchronises_is_found_out(cuda: AcceleratorDevice) -> None:
 
 
 class Noting(nn.Module):
-    """Notes the type of its output and the largest gradient that comes back to it."""
-
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -305,7 +300,6 @@ def test_workers_and_pinned_memory_are_measured_together(runner: ProcessRunner, 
 
 @pytest.fixture(scope="module")
 def holding() -> Measurement:
-    """The numbers of a step that holds a gibibyte."""
     with runner_of("holding_a_gibibyte") as runner:
         return measured(runner.measure(PLAIN, QUICK))
 

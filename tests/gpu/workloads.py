@@ -82,8 +82,6 @@ def starving() -> Workload:
 
 
 class Spin(torch.autograd.Function):
-    """Is the identity; backward takes twice as long as forward."""
-
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, million_cycles: int) -> torch.Tensor:
         ctx.million_cycles = million_cycles
@@ -97,8 +95,6 @@ class Spin(torch.autograd.Function):
 
 
 class SpinningSGD(torch.optim.SGD):
-    """Takes as long for its step as it is told to."""
-
     def __init__(self, parameters: Any, million_cycles: int) -> None:
         super().__init__(parameters)
         self._million_cycles = million_cycles
@@ -124,7 +120,6 @@ def spinning(million_cycles: int, length: int = 200_000) -> Workload:
 
 
 def classifier() -> Workload:
-    """A small net for 4096 samples of 16 features and 4 classes."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
     return Workload(model, TensorDataset(torch.randn(4096, 16), torch.arange(4096) % 4))
@@ -153,8 +148,6 @@ def slow_at_first() -> Workload:
 
 
 class Greedy(torch.optim.SGD):
-    """Allocates too much in one step."""
-
     is_greedy = False
 
     def step(self, closure: Any = None) -> Any:

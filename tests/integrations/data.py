@@ -53,7 +53,6 @@ class Slow(Dataset[Any]):
 
 
 def digest(*things: Any) -> str:
-    """Return a digest of modules' weights, of random states and of all else that can be pickled."""
     content = hashlib.sha256()
     for thing in things:
         if isinstance(thing, nn.Module):
@@ -67,7 +66,6 @@ def digest(*things: Any) -> str:
 
 
 def say(**facts: Any) -> None:
-    """Write facts as the last line."""
     sys.stdout.write(json.dumps(facts) + "\n")
 
 

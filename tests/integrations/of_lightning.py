@@ -46,8 +46,6 @@ class Classifier(lightning.LightningModule):
 
 
 class Data(lightning.LightningDataModule):
-    """Makes its dataset where ``fit`` asks for it."""
-
     def setup(self, stage: str) -> None:
         self.dataset = Slow()
 
@@ -70,8 +68,6 @@ def tune() -> None:
 
 
 class Kept(Logger):
-    """Keeps the trainer's own rates."""
-
     name = version = "kept"
 
     def __init__(self) -> None:

@@ -21,8 +21,6 @@ ARGUMENTS["per_device_train_batch_size"] = BATCH
 
 
 class Classifier(nn.Module):
-    """Of sentences by the mean of their words; notes how long they were."""
-
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(50, 8)
@@ -42,8 +40,6 @@ def padded(samples: list[Any]) -> dict[str, torch.Tensor]:
 
 
 class Halving(Trainer):
-    """Computes its loss in its own way."""
-
     def compute_loss(self, model: Any, inputs: Any, *given: Any, **options: Any) -> Any:
         found = super().compute_loss(model, inputs, *given, **options)
         return tuple(part / 2 for part in found) if isinstance(found, tuple) else found / 2

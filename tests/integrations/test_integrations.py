@@ -21,7 +21,6 @@ CHANGED = {"dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_p
 
 
 def told(folder: Path, name: str, act: str) -> Any:
-    """Run one of the scripts beside this file, and return what its last line says."""
     return json.loads(printed("-m", f"tests.integrations.of_{name}", act, folder=folder, **QUIET).splitlines()[-1])
 
 

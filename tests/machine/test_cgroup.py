@@ -37,7 +37,6 @@ def v1_tree(root: Path, files: dict[str, str]) -> Path:
 
 
 def quota_v1(folder: str, quota: int, period: int = 100_000) -> dict[str, str]:
-    """The files of a quota in microseconds."""
     return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": f"{period}\n"}
 
 
@@ -116,13 +115,10 @@ def used(group: str, limit: int, current: int, stat: str = "") -> dict[str, str]
     return {f"{group}/{name}": content for name, content in files.items()}
 
 
-CACHE_V2 = f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}\n"
-
-
 @pytest.mark.parametrize(
     ("files", "free"),
     [
-        (used("slice/job", 4 * GIB, 3 * GIB, CACHE_V2), 3 * GIB),
+        (used("slice/job", 4 * GIB, 3 * GIB, f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}\n"), 3 * GIB),
         (used("slice", 8 * GIB, 7 * GIB) | used("slice/job", 4 * GIB, GIB), GIB),
         (used("slice/job", 1000, 2000), 0),
     ],

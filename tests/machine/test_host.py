@@ -138,7 +138,6 @@ def test_versions_are_those_installed_and_the_missing_are_left_out() -> None:
 
 
 def stand_in_for_nvml(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    """A driver with two GPUs; no machine without one can run the real library further than its first call."""
     calls: dict[str, Any] = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,

@@ -13,8 +13,6 @@ MANY = 100_000  # more samples than any measurement builds
 
 
 class Doing(Squares):
-    """Calls a function with the index of every item that it is asked for."""
-
     def __init__(self, do: Callable[[int], object], length: int = MANY) -> None:
         super().__init__(length)
         self._do = do
@@ -25,7 +23,6 @@ class Doing(Squares):
 
 
 def spin(seconds: float) -> None:
-    """Keep a CPU busy."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass

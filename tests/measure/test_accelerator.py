@@ -26,7 +26,6 @@ from tests.datasets import Squares
 
 FED = Config(batch_size=32, num_workers=8, prefetch_factor=4, pin_memory=True)
 STEPS = (0.03, 0.4, 5.0)
-"""Seconds of a step."""
 
 
 def warm(card: Card, job: Job, config: Config) -> tuple[WarmStep, FakeAccelerator]:
@@ -196,8 +195,6 @@ def test_events_are_waited_for_asleep_where_they_can_be_and_torch_s_own_where_a_
 
 
 class Encoding:
-    """A batch with a way of its own to move."""
-
     asked: Any = None
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Encoding:

@@ -135,8 +135,6 @@ def test_workers_that_are_kept_open_the_dataset_once_and_new_ones_for_each_epoch
 
 
 class Sorting(data.SequentialSampler):
-    """Takes a while to order an epoch."""
-
     def __iter__(self) -> Iterator[int]:
         time.sleep(OPENING)
         return super().__iter__()

@@ -169,8 +169,6 @@ def test_workers_that_are_not_forked_are_counted_alike() -> None:
 
 
 class Products(Squares):
-    """Each sample multiplies matrices that are large enough for several threads."""
-
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         matrix = torch.ones(300, 300)
         return (matrix @ matrix)[0, :1], torch.ones(1)

@@ -25,12 +25,9 @@ from tests.datasets import CountingUp, Squares, first_elements
 from tests.measure.doing import MANY, Doing
 
 BATCH_SIZE = 4
-SECONDS = 0.5  # length of a look
 
 
 class Mean(nn.Module):
-    """One weight, whatever the batch."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
@@ -39,7 +36,7 @@ class Mean(nn.Module):
         return self.weight.sum()
 
 
-def look(dataset: Any, model: nn.Module | None = None, seconds: float = SECONDS, **options: Any) -> Anatomy:
+def look(dataset: Any, model: nn.Module | None = None, seconds: float = 0.5, **options: Any) -> Anatomy:
     workload = Workload(model or Mean(), dataset, **options)
     return look_inside(workload, Config(batch_size=BATCH_SIZE), CpuDevice(), seconds)
 
@@ -88,8 +85,6 @@ def test_the_profiler_is_off_afterwards_also_after_an_error() -> None:
 
 
 class Nested(Dataset[Any]):
-    """Two arrays, a tensor and five numbers, in a dictionary."""
-
     def __len__(self) -> int:
         return MANY
 
@@ -127,8 +122,6 @@ def test_a_dataset_that_reads_whole_batches_is_read_so() -> None:
 
 
 class Stream(IterableDataset[np.ndarray[Any, Any]]):
-    """Arrays, one after the other."""
-
     def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
         for _ in range(3 * BATCH_SIZE):
             time.sleep(0.005)
@@ -182,7 +175,6 @@ sgd = functools.partial(torch.optim.SGD, lr=1e-3, foreach=False)
 
 
 def operators(count: int, accumulation_steps: int = 1) -> int:
-    """Operators of a step of a model with so many layers."""
     workload = Workload(nn.Sequential(*(nn.Linear(1, 1) for _ in range(count))), Squares(MANY), optimizer=sgd)
     config = Config(batch_size=BATCH_SIZE, accumulation_steps=accumulation_steps)
     return look_inside(workload, config, CpuDevice(), 0.1).operators_per_step

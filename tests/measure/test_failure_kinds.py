@@ -176,8 +176,6 @@ def test_batch_normalisation_on_a_single_sample_comes_with_the_way_out() -> None
 
 
 class WithLock(Squares):
-    """Cannot be sent to another process."""
-
     def __init__(self) -> None:
         super().__init__(256)
         self._lock = threading.Lock()

@@ -104,12 +104,10 @@ def workload(source: str = SOURCE) -> Workload:
 
 
 def built(source: str = SOURCE) -> str:
-    """The fingerprint of what a source builds, in this process."""
     return fingerprint(workload(source), 64)
 
 
 def of(*arguments: Any, **options: Any) -> str:
-    """The fingerprint of a small workload."""
     return fingerprint(Workload(nn.Linear(1, 1), *arguments, **options), 8)
 
 
@@ -156,7 +154,6 @@ def project(folder: Path) -> Path:
 
 @pytest.fixture
 def built_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workload]:
-    """What a project's files build, imported in this process."""
     monkeypatch.syspath_prepend(project(tmp_path))
     yield load(describe("shop.build:build"))
     for name in [name for name in sys.modules if name.partition(".")[0] in ("shop", "settings", "later")]:

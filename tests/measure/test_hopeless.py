@@ -10,7 +10,6 @@ from autotune.records import Request
 from tests.measure.test_timed_run import measured_on, resembling, run_on
 from tests.pipeline import BATCH_SIZE, ReadyBatches, SimulatedAccelerator, SimulatedPipeline, always
 
-LOADERS = [(0, 1), (1, 2), (2, 2), (1, 32), (2, 16), (4, 2), (8, 2), (8, 8)]
 COMPUTE = {"loader-bound": 0.002, "balanced": 0.01, "draining slowly": 0.009, "compute-bound": 0.03}
 """Seconds of a step, where the workers need 0.01 for a batch together."""
 SECONDS = 2.0
@@ -42,7 +41,7 @@ def length(run: TimedRun, window: Window) -> float:
 
 
 @pytest.mark.parametrize("balance", COMPUTE)
-@pytest.mark.parametrize(("workers", "prefetch"), LOADERS)
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, 1), (1, 2), (2, 2), (1, 32), (2, 16), (4, 2), (8, 2), (8, 8)])
 def test_a_pipeline_that_is_just_fast_enough_is_measured_to_the_end_and_one_that_is_too_slow_is_ended_early(
     workers: int, prefetch: int, balance: str
 ) -> None:

@@ -149,8 +149,6 @@ def test_an_epoch_ends_where_training_ends_it_and_begins_anew(dataset: Any, limi
 
 
 class Misstated(Divided):
-    """Says a length, which is wrong."""
-
     def __len__(self) -> int:
         return 40
 
@@ -167,8 +165,6 @@ def test_a_limit_beyond_the_loader_changes_nothing_and_a_length_that_is_wrong_is
 
 
 class Recorder(Squares):
-    """Notes every index that it is asked for."""
-
     def __init__(self, length: int) -> None:
         super().__init__(length)
         self.asked: list[int] = []

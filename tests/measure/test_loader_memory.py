@@ -21,8 +21,6 @@ from autotune.workload import Workload
 from tests.datasets import CountingUp, Divided, OneShard, Shards, Squares, first_elements
 from tests.measure.test_loader import WithoutEnd
 
-PATIENCE = 60.0  # seconds after which something that must happen has not happened
-
 
 def stream_of(dataset: Any, batch_size: int = 4, **options: Any) -> BatchStream:
     counter = CountingCollate(options.pop("collate_fn", None), options.get("num_workers", 0), compares_workers=True)
@@ -34,7 +32,7 @@ def take(stream: BatchStream, count: int) -> list[Any]:
 
 
 def comes_true(claim: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + 60.0
     while not claim():
         if time.monotonic() > end:
             return False
@@ -136,8 +134,6 @@ def test_an_epoch_has_the_batches_that_the_loader_says_and_the_samples_of_the_sa
 
 
 class Ones(IterableDataset[torch.Tensor]):
-    """Every sample is the same, in one worker as in all."""
-
     def __iter__(self) -> Iterator[torch.Tensor]:
         return itertools.repeat(torch.ones(1), 400)
 
@@ -201,8 +197,6 @@ def test_only_workers_that_yield_what_another_did_share_their_credit_and_those_t
 
 
 class OneIsSlow(Shards):
-    """The second worker takes its time over each sample."""
-
     def __iter__(self) -> Iterator[torch.Tensor]:
         worker = get_worker_info()
         for sample in super().__iter__():

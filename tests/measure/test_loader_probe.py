@@ -32,7 +32,6 @@ BATCH_SIZE = 4
 SAMPLE_SECONDS = 0.01
 SECONDS = 0.5  # length of a look
 WITHOUT_ITS_LATENESS = 0.7  # share of a build that is left where the batch before it arrived late
-SAMPLE_BYTES = 8  # of a sample of Squares: two floats
 
 
 class Sleeping(Squares):
@@ -82,7 +81,7 @@ def of_twice_as_many(batch_size: int) -> BatchSampler:
 
 def test_batches_are_those_of_the_users_batch_sampler() -> None:
     trace = look(Sleeping(), seconds=0.3, batch_sampler=of_twice_as_many)
-    assert trace.batch_bytes == 2 * BATCH_SIZE * SAMPLE_BYTES
+    assert trace.batch_bytes == 2 * BATCH_SIZE * 8
     assert fmean(trace.build_seconds) > WITHOUT_ITS_LATENESS * 2 * BATCH_SIZE * SAMPLE_SECONDS
 
 

@@ -17,8 +17,6 @@ from tests.datasets import Squares
 
 
 class Holding(Squares):
-    """Holds something."""
-
     def __init__(self, held: object) -> None:
         super().__init__(10)
         self.held = held

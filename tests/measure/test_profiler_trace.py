@@ -33,8 +33,6 @@ CONFIG = Config(batch_size=4)
 
 
 class Wide(nn.Module):
-    """A product that takes longer than all the rest."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(400, 400))

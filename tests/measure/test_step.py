@@ -65,7 +65,6 @@ def step_of(model: nn.Module, config: Config = PLAIN, **options: Any) -> Trainin
 
 
 def loss_of(step: TrainingStep, batch: Any) -> torch.Tensor:
-    """The loss that a step has after a batch."""
     step(batch)
     assert step.loss is not None
     return step.loss

@@ -47,8 +47,6 @@ class FourNumbers(Dataset[torch.Tensor]):
 
 
 class Training:
-    """A training step that remembers the batches it was given, and sleeps."""
-
     def __init__(self, seconds: float = 0.0) -> None:
         self.batches: list[Any] = []
         self._seconds = seconds
@@ -239,8 +237,6 @@ def test_slow_steps_are_made_three_times(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Rows(Dataset[torch.Tensor]):
-    """Samples of 256 KiB."""
-
     def __len__(self) -> int:
         return 1000
 
@@ -264,8 +260,6 @@ def test_the_optimizers_state_is_there_however_many_batches_make_a_step() -> Non
 
 
 class Compiling(nn.Linear):
-    """Remembers that it was compiled, and is not."""
-
     compiled = 0
 
     def compile(self, *args: Any, **kwargs: Any) -> None:

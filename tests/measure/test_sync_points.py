@@ -31,7 +31,6 @@ def waits(
 
 
 def line_of(function: Callable[..., Any], text: str = "") -> int:
-    """The line of a function that holds this text, or its first."""
     lines, first = inspect.getsourcelines(function)
     return first + next(number for number, line in enumerate(lines) if text in line)
 

@@ -24,13 +24,11 @@ from tests.pipeline import BATCH_SIZE
 
 
 def row(begin: float, there: float, end: float, *, samples: int = BATCH_SIZE, ready: int = 0) -> StepRow:
-    """A step that spends a third of its compute in forward, the rest in backward."""
     forwarded = there + (end - there) / 3
     return StepRow(begin, there, there, forwarded, end, end, end, samples, ready)
 
 
 def even_rows(seconds: list[float], *, ready: int = 0) -> list[StepRow]:
-    """Steps of these lengths, without waiting."""
     ends = [sum(seconds[: index + 1]) for index in range(len(seconds))]
     return [row(end - length, end - length, end, ready=ready) for end, length in zip(ends, seconds, strict=True)]
 

@@ -37,8 +37,6 @@ PREFETCH = 4
 
 
 class Images(Dataset[torch.Tensor]):
-    """Items of 4 MiB, each built in a while, so that two workers keep pace."""
-
     item_bytes = 4 * MIB
 
     def __len__(self) -> int:
@@ -75,8 +73,6 @@ class Named(Images):
 
 
 class InMemory(Images):
-    """Every item reads all of the data."""
-
     def __init__(self, data: torch.Tensor | np.ndarray) -> None:
         self._data = data
 

@@ -33,8 +33,6 @@ FAILURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struck:
-    """What became of it."""
-
     attempt: Attempt
     seconds: float  # until the trial had ended
     is_trial_gone: bool  # whether none of its processes is left

@@ -16,7 +16,6 @@ WAYS = ("raise", "hang", "kill", "crash")
 
 @pytest.fixture(scope="module")
 def struck(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Struck]:
-    """The failures, one after another in the ranks of one tuner."""
     return strike(WAYS, tmp_path_factory.mktemp("ranks") / "failed")
 
 

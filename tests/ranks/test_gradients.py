@@ -20,8 +20,6 @@ SAMPLES, BATCH, RANKS = 24, 4, 2
 
 
 class Recording(torch.optim.SGD):
-    """Keeps the gradients that it is asked to use."""
-
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model.parameters(), lr=0.1)
         self.seen: list[list[float]] = []
@@ -33,7 +31,6 @@ class Recording(torch.optim.SGD):
 
 
 def trained(config: Config, batches: Iterable[torch.Tensor], reduction: Literal["mean", "sum"]) -> list[list[float]]:
-    """Train an epoch on a rank's batches; return the gradients of every step."""
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
     optimizer = Recording(model)

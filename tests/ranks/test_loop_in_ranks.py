@@ -17,8 +17,6 @@ from tests.server import free_port
 pytestmark = pytest.mark.machine
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-PAGE = ROOT / "docs" / "ranks.md"
 
 
 LAUNCHER = (
@@ -55,7 +53,7 @@ def steps_of(losses: list[list[tuple[float, int]]], batches: int) -> list[float]
 
 def test_the_documentation_shows_the_loop() -> None:
     text = (HERE / "training_loop.py").read_text(encoding="utf-8")
-    assert f"```python\n{text}```" in PAGE.read_text(encoding="utf-8")
+    assert f"```python\n{text}```" in (HERE.parents[1] / "docs" / "ranks.md").read_text(encoding="utf-8")
 
 
 def test_two_ranks_train_as_one_process_does_with_the_same_samples_in_a_step(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ def workload_of(dataset: Dataset[Any], **options: Any) -> Workload:
 
 
 def shares(workload: Workload, ranks: int) -> list[list[int]]:
-    """The samples that each rank's loader gives."""
     given = [share_of(workload, group(rank, ranks)) for rank in range(ranks)]
     loaders = [open_loader(each, Config(batch_size=4, ranks=ranks), CountingCollate(None, 0)) for each in given]
     return [[int(number) for (batch,), _ in loader for number in batch.flatten()] for loader in loaders]
@@ -66,8 +65,6 @@ def test_a_distributed_sampler_is_made_anew_for_the_ranks_there_are() -> None:
 
 
 class Divided(SequentialSampler):
-    """Gives a share already."""
-
     num_replicas = 2
 
 

@@ -22,7 +22,6 @@ from autotune.workload import describe
 
 pytestmark = pytest.mark.machine
 
-INTERVAL = 0.05  # seconds between two looks at the sockets of all processes
 TWO = Config(batch_size=8, ranks=2)
 SMALL = describe("tests.ranks.workloads:small")
 CPUS = inspect_host().cpus
@@ -44,7 +43,7 @@ def watched() -> Iterator[set[tuple[str, int]]]:
     is_over = threading.Event()
 
     def watch() -> None:
-        while not is_over.wait(INTERVAL):
+        while not is_over.wait(0.05):
             found.update(listening())
 
     watcher = threading.Thread(target=watch)

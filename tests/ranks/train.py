@@ -28,7 +28,6 @@ SAMPLES, EPOCHS = 56, 4
 
 
 def curve() -> None:
-    """Train to the end; write losses and weights."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
     inputs = torch.randn(SAMPLES, 3)
@@ -49,7 +48,6 @@ def curve() -> None:
 
 
 def rate() -> None:
-    """Train for some seconds; write the rate."""
     workload = workloads.equal()
     times: list[float] = []
     samples: list[int] = []
@@ -70,7 +68,6 @@ def rate() -> None:
 
 
 def run(model: nn.Module, dataset: Any, training_step: Any, epochs: int) -> None:
-    """Run the loop of docs/ranks.md."""
     given = {"dataset": dataset, "model": model, "device": "cpu", "epochs": epochs, "training_step": training_step}
     given["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
     runpy.run_path(str(HERE / "training_loop.py"), init_globals=given)

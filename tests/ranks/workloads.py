@@ -35,8 +35,6 @@ def rank() -> int:
 
 
 class Sleeping(Dataset[Any]):
-    """Samples that are waited for."""
-
     def __init__(self, length: int = 4096, seconds: float = SAMPLE) -> None:
         self.length, self.seconds = length, seconds
 
@@ -70,17 +68,14 @@ class Nap(nn.Module):
 
 
 def equal() -> Workload:
-    """Two ranks that take as long."""
     return Workload(Nap(), Sleeping())
 
 
 def unequal() -> Workload:
-    """The second rank is slower."""
     return Workload(Nap(slower=SLOWER), Sleeping())
 
 
 def small() -> Workload:
-    """An epoch of sixty samples."""
     return Workload(Nap(seconds=0.01), Sleeping(60))
 
 
@@ -100,7 +95,6 @@ def slow_sync(model: nn.Module) -> nn.Module:
 
 
 def synchronising() -> Workload:
-    """Gradients take long to synchronise."""
     return Workload(Nap(), Sleeping(), parallelize=slow_sync)
 
 
@@ -160,7 +154,6 @@ def undivided() -> Workload:
 
 
 def sharded(model: nn.Module) -> nn.Module:
-    """Wrap a model as FSDP2 does."""
     from torch.distributed.fsdp import fully_shard
 
     found: nn.Module = fully_shard(model)
@@ -180,8 +173,6 @@ def shards_with_an_optimizer() -> Workload:
 
 
 class Partial(nn.Module):
-    """Uses one of its two layers."""
-
     def __init__(self) -> None:
         super().__init__()
         self.used, self.unused = nn.Linear(1, 1), nn.Linear(1, 1)
@@ -205,5 +196,4 @@ def leaving() -> Workload:
 
 
 def data_parallel() -> Workload:
-    """The model is in nn.DataParallel."""
     return Workload(nn.DataParallel(Nap(seconds=0.005)), Sleeping(seconds=0.0))

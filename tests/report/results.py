@@ -16,14 +16,13 @@ from autotune.storage.open import StudyStorage
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, tuner_of
 
-SPEED = {"off": 1.0, "bf16": 0.55, "fp16": 0.6}
 MEMORY = {"off": 9_000_000, "bf16": 5_200_000, "fp16": 5_200_000}
 """Bytes for each sample of a batch."""
 
 
 def cost(config: Config) -> StepCost:
     """Twelve CPUs decode; the device is faster in larger batches and with less precision."""
-    compute = 0.004 + 8e-5 * config.batch_size * SPEED[config.amp]
+    compute = 0.004 + 8e-5 * config.batch_size * {"off": 1.0, "bf16": 0.55, "fp16": 0.6}[config.amp]
     build = 1.2e-3 * config.batch_size
     if not config.num_workers:
         return StepCost(wait=build, compute=compute)
@@ -88,6 +87,5 @@ def unfinished(path: Path) -> RecordedStudy:
 
 
 def only_failures() -> RecordedStudy:
-    """Trials of which none gave a number."""
     history = tuple(examples.failed_trial(number=number, details="their traceback") for number in range(3))
     return RecordedStudy(location="a", name="autotune-a-1", others=(), made_on={}, history=history, result=None)

@@ -29,10 +29,8 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = ["--disable-gpu", "--disable-quic", "--no-first-run", "--no-sandbox", "--disable-background-networking"]
-DRAWN = "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('svg path'))"
 A4 = 718
 """Pixels between the margins of a page."""
-SCREENS = [(360, "light"), (800, "dark"), (1400, "light")]
 pytestmark = [pytest.mark.server, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (Debian: chromium)")]
 
 
@@ -58,7 +56,7 @@ def opened(browser: Any, path: Path, width: int = 1400, scheme: str = "light") -
     page.on("request", lambda request: asked.append(request.url))
     page.goto(path.as_uri())
     end = time.monotonic() + 30
-    while not page.evaluate(DRAWN):
+    while not page.evaluate("[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('svg path'))"):
         assert time.monotonic() < end, said
         page.wait_for_timeout(10)
     yield page
@@ -83,7 +81,7 @@ def coloured_share(screenshot: bytes) -> float:
     return statistics.fmean(saturation > 90 for saturation in pixels[1::3])
 
 
-@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (800, "dark"), (1400, "light")])
 def test_charts_are_drawn_and_anyone_can_read_all(browser: Any, report: Path, width: int, scheme: str) -> None:
     with opened(browser, report, width, scheme) as page:
         figures = page.locator("figure").all()
@@ -166,7 +164,6 @@ def test_paper_is_white_and_holds_every_trial(browser: Any, report: Path) -> Non
 
 
 def cells(page: Any, heading: str) -> list[str]:
-    """Return the texts of the visible cells under a heading, from the top."""
     return list(
         page.evaluate(
             """(heading) => {

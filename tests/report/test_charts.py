@@ -43,7 +43,6 @@ def rows(chart: altair.LayerChart, what: str, how: str | None = None) -> Any:
 
 
 def marks(chart: altair.LayerChart, axis: str) -> list[float]:
-    """Where lines stand across an axis."""
     layers = [layer for layer in chart.to_dict()["layer"] if layer["mark"]["type"] == "rule"]
     return [layer["encoding"][axis]["datum"] for layer in layers if "datum" in layer["encoding"].get(axis, {})]
 

@@ -57,11 +57,9 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
     def text_of(self, name: str) -> str:
-        """Return the text of an element that holds nothing else."""
         return html.unescape(there(re.search(rf'id="{name}"[^>]*>([^<]*)<', self.source))[1])
 
     def trials(self) -> list[str]:
-        """Return the first cell of each row of the table of trials."""
         return re.findall(r"<tr data-outcome[^>]*>\s*<t[dh][^>]*>([^<]*)<", self.source)
 
 

@@ -64,7 +64,6 @@ def shown(renderable: RenderableType, width: int = 80, color: str | None = None)
 
 
 def rows(result: Result) -> dict[str, list[str]]:
-    """The table's cells by the heading of their row."""
     lines = shown(comparison_table(before_after(result)), width=120).splitlines()[1:]
     cells = [re.split(r" {2,}", line.strip()) for line in lines]
     return {heading: values for heading, *values in cells}

@@ -42,8 +42,6 @@ def test_the_processes_that_hold_most_are_named_and_nobody_without_nvml(monkeypa
 
 
 class Card:
-    """A GPU whose memory in use follows from a clock."""
-
     def __init__(self, used: Callable[[float], int | None]) -> None:
         self.used, self.time = used, 0.0
 

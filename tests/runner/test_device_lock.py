@@ -19,7 +19,6 @@ from autotune.errors import UsageError
 from autotune.runner.device_lock import DeviceLock
 
 NAME = f"GPU-{uuid.uuid4()}"
-ROOT = Path(__file__).resolve().parents[2]
 HOLD = (
     "import sys, time, pathlib; from autotune.runner.device_lock import DeviceLock\n"
     f"lock = DeviceLock({NAME!r}, pathlib.Path(sys.argv[1])); lock.take(60, print)\n"
@@ -28,7 +27,7 @@ HOLD = (
 
 
 def holder(folder: Path) -> psutil.Popen:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     child = psutil.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True, env=environment)
     assert child.stdout.readline() == "taken\n"
     return child

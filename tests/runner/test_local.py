@@ -48,7 +48,6 @@ def runner_of(name: str) -> ProcessRunner:
 
 
 def failing(num_workers: int = 0) -> Config:
-    """The configuration in which the broken workloads break."""
     return Config(batch_size=8, intra_op_threads=2, num_workers=num_workers)
 
 

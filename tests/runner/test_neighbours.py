@@ -38,8 +38,6 @@ def test_this_process_is_seen_and_is_its_own_and_a_machine_that_does_not_sleep_h
 
 
 class Answered(ProcessRunner):
-    """A runner whose session has answered already."""
-
     def __init__(self, attempt: Attempt) -> None:
         super().__init__(describe("tests.workloads:small"), "cpu")
         self.attempt = attempt

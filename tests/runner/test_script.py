@@ -64,7 +64,6 @@ for epoch in range(3):
         train(batch)
     torch.save(model.state_dict(), "model.pt")
 """
-JOBS = Path(__file__).resolve().parents[2] / "studies" / "scripts" / "jobs"
 STEP_SECONDS = 0.02
 SLOW_LOOP = LOOP.replace("train(batch)", f"train(batch); time.sleep({STEP_SECONDS})")
 IN_CHILDREN = """
@@ -152,7 +151,7 @@ def test_the_loader_that_trains_is_found_and_its_step_and_its_waiting_are_told_a
     ],
 )
 def test_the_line_that_makes_the_loader_is_the_users(job: str, call: str, shared: InTurn) -> None:
-    path = JOBS / f"{job}.py"
+    path = Path(__file__).resolve().parents[2] / "studies" / "scripts" / "jobs" / f"{job}.py"
     line = next(number for number, text in enumerate(path.read_text("utf-8").splitlines(), 1) if call in text)
     shared.turn_to(path)
     facts = shared.inspect(Config())

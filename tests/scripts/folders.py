@@ -18,7 +18,6 @@ import h5py
 import numpy as np
 
 FOLDERS = ("work", "home", "tmp")
-JOBS = Path(__file__).resolve().parent / "jobs"
 SCRATCH = ("autotune-", "torchinductor_")
 """How names in the temporary folder begin that are not the script's."""
 EARLIER = 1_600_000_000
@@ -105,7 +104,7 @@ for _ in range(int(os.environ.get("EPOCHS", "50"))):
 
 def script_text(name: str) -> str:
     """Return a script: its file of ``jobs``, with the training around that where it has none of its own."""
-    own = (JOBS / f"{name}.py").read_text("utf-8")
+    own = (Path(__file__).resolve().parent / "jobs" / f"{name}.py").read_text("utf-8")
     if "optimizer" in own:
         return own
     data, after = "\ndata = " not in own and DATA, "\ndef after(" in own and "        after(step, loss, model)\n"
@@ -162,7 +161,6 @@ def described(path: Path) -> tuple[object, ...]:
 
 
 def differences(before: Found, after: Found) -> list[str]:
-    """Say what differs, a line for each path."""
     paths = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
     return [f"{path}: {before.get(path)} -> {after.get(path)}" for path in paths]
 

@@ -38,7 +38,6 @@ NO_NEW_PRIVILEGES = 38
 
 
 def call(number: int, *given: Any) -> int:
-    """Make a system call. Raises ``OSError``."""
     system = ctypes.CDLL(None, use_errno=True)
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in given]
     result: int = system.syscall(ctypes.c_long(number), *words)

@@ -26,25 +26,20 @@ NEEDS = {"resumed": "accelerate"}
 
 
 def per_second(samples: int, *milliseconds: float) -> float:
-    """Return the rate of so many samples in the sum of these times."""
     return 1000 * samples / sum(milliseconds)
 
 
 def place(name: str, text: str) -> str:
-    """Return file and line of a text in a script."""
     lines = (LOOPS / f"{name}.py").read_text("utf-8").splitlines()
     return f"{name}.py:{next(number for number, line in enumerate(lines, 1) if text in line)}"
 
 
 class Found(NamedTuple):
-    """What came of a script."""
-
     rate: float | None
     """Samples per second; ``None`` where it was refused."""
     text: str
     """The message, and what is noted beside a rate."""
     apart: float = 0.0
-    """Share of the time that it spent beside training."""
 
 
 class Loops(InTurn):

@@ -26,7 +26,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="scripts are held on Linux"),
 ]
 
-KINDS = tuple(DOMAINS)
 Words = tuple[str, ...] | None
 MEASURED: Words = ()
 IN_A_CHILD: Words = ("child process",)
@@ -81,7 +80,7 @@ def test_whatever_a_script_writes_nothing_outside_differs(kind: str, is_plain: b
     user = as_plain_user(folder) if is_plain else []
     if kind == "layer" and not can_mount(user, folder):
         pytest.skip("the user may not mount an overlay")
-    expected = {name: each[KINDS.index(kind)] for name, each in EXPECTED.items()}
+    expected = {name: each[tuple(DOMAINS).index(kind)] for name, each in EXPECTED.items()}
     left_out = () if kind == "layer" or is_plain else OF_LIBRARIES  # they read copies alike, whoever is held and how
     expected = {name: words for name, words in expected.items() if words is not NOT_HELD and name not in left_out}
     found = found_of(user, kind, folder, *expected)

@@ -98,7 +98,6 @@ ITSELF = f"run the script that it starts, with the arguments that it passes; {IN
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InTurn]:
-    """A runner in the folder of the scripts, which stays as it is."""
     folder = tmp_path_factory.mktemp("project").resolve()
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)

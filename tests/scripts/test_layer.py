@@ -86,7 +86,6 @@ def is_plain(request: pytest.FixtureRequest) -> bool:
 
 
 def project(folder: Path, owner: int) -> Path:
-    """Make a folder with a script and a log."""
     folder.mkdir(parents=True)
     for name in ("train.py", "log.txt"):
         (folder / name).write_text("before")
@@ -96,7 +95,6 @@ def project(folder: Path, owner: int) -> Path:
 
 
 def seen(*folders: Path) -> dict[str, tuple[object, ...]]:
-    """Describe all that lies in folders."""
     paths = (path for folder in folders for path in (folder, *folder.rglob("*")) if "autotune-" not in str(path))
     return {str(path): described(path) for path in paths}
 

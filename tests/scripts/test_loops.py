@@ -26,14 +26,11 @@ LARGE_BATCH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What has to come of a script."""
-
     rate: float | None = None
     """Samples per second; ``None`` where the script is refused."""
     words: tuple[str, ...] = ()
     """Words of the refusal. Beside a rate: words that may be told in its place."""
     arguments: tuple[str, ...] = ()
-    """Arguments of the script."""
     loop: str | None = None
     """The place of the loop that is asked for."""
     apart: float | None = None

@@ -43,7 +43,6 @@ STEP = "    time.sleep(float(sys.argv[1]))\n"
 SLOWER = SCRIPT.replace("import sys, time\n", "import sys, time\n\n").replace(STEP, f"{STEP}    time.sleep(0.2)\n")
 """The script with a sleep in its step, beside which loading hardly counts."""
 OWN = Config(batch_size=4)
-ANSWER = replace(OWN, num_workers=2)
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text(SCRIPT)
     promised = {"speedup": 2.0, "speedup_ci95": [1.4, 2.5], "baseline": {"batch_size": OWN.batch_size}}
     made_on = {"loader": f"train.py:{LINE} Samples[4000]"}
-    replace(ANSWER, measured=promised, made_on=made_on).save(tmp_path / "autotune.yaml")
+    replace(replace(OWN, num_workers=2), measured=promised, made_on=made_on).save(tmp_path / "autotune.yaml")
     monkeypatch.chdir(tmp_path)
     for module, name in ((promise, "WINDOW"), (diagnostics, "WINDOW"), (diagnostics, "PART")):
         monkeypatch.setattr(module, f"{name}_SECONDS", 0.5)

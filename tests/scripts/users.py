@@ -52,7 +52,6 @@ def opening(needed: set[Path]) -> str:
 
 
 def first_closed(path: Path) -> Path | None:
-    """Return the first folder on the way that others may not enter."""
     return next((above for above in reversed(path.parents) if not above.stat().st_mode & 0o001), None)
 
 

@@ -72,7 +72,6 @@ def run(
     bounds: dict[str, Any] = FEW,
     **plan: Any,
 ) -> Result:
-    """Tune a machine in a study that is kept, as the command line does."""
     space = build_space(facts, host(8).for_rank(baseline.ranks).cpus, baseline, parse_knobs(bounds), whole, options)
     with closing(StudyStorage(storage)) as kept:
         return tuner_of(machine, space, facts, host(8), budget, **plan).result(kept)
@@ -142,7 +141,6 @@ RUNS: dict[str, Callable[[Path], Result]] = {
 
 
 def delivered(result: Result) -> dict[str, Any]:
-    """Return the file of a result, without its date, and its summary."""
     document = result.config.to_document()
     document.get("made_on", {}).pop("date", None)
     return {"document": document, "summary": str(result).splitlines()}

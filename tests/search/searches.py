@@ -33,7 +33,6 @@ SHOWN = 40
 
 
 def searches() -> dict[str, dict[str, Any]]:
-    """Run all searches, and return them by name."""
     found = {f"{family} {seed}": searched(family, seed) for family in FAMILIES for seed in (1, 2)}
     found["two ranks, 512 samples a step"] = searched(
         "loader-bound GPU", 3, baseline=as_baseline(None, 512, 2), whole=512
@@ -78,7 +77,6 @@ def searched(
 
 
 def _expected(study: TuningStudy) -> dict[str, Any]:
-    """Return what a study expects now."""
     forecast = study.known.forecast
     step = max(1, len(forecast.configs) // SHOWN)
     measured = study.known.trials[0].measurement

@@ -52,8 +52,6 @@ CPU, GPU = examples.facts(epoch_samples=None), gpu_facts(epoch_samples=None)
 
 
 class Searched:
-    """A search on a simulated machine, and all that was told of it."""
-
     def __init__(
         self,
         machine: SimulatedMachine,
@@ -122,8 +120,6 @@ def test_a_round_is_planned_as_a_fork_takes_and_then_as_the_rounds_took(seconds:
 
 
 class Slow(SimulatedMachine):
-    """The baseline takes its time."""
-
     def measure(self, config: Config, request: Request) -> Attempt:
         time.sleep(0.0 if self.calls else 0.5)
         return super().measure(config, request)
@@ -172,8 +168,6 @@ def test_a_trial_that_hangs_does_not_take_all_the_time_there_is() -> None:
 
 
 class HangingOnce(SimulatedMachine):
-    """The first trial after the baseline hangs until its time is up."""
-
     def measure(self, config: Config, request: Request) -> Attempt:
         attempt = super().measure(config, request)
         if request.part != "training" or len(self.calls) != 2:

@@ -14,14 +14,11 @@ FAILED = Attempt(outcome=Outcome.DEVICE_OOM)
 
 
 class Recorded(list[Attempt]):
-    """A runner that plays back what happened."""
-
     def measure(self, config: Config, request: Request) -> Attempt:
         return self.pop(0)
 
 
 def measured(*attempts: Attempt, has_time: bool = True, **options: bool) -> tuple[Attempt, int]:
-    """Return what counts, and how many measurements it took."""
     runner = Recorded(attempts)
     result = measure_once_more(runner, Config(), Request(seconds=1.0), lambda first: has_time, **options)
     return result, len(attempts) - len(runner)

@@ -34,7 +34,6 @@ FACTS = gpu_facts(amp_modes=("off",))
 
 
 def length(generator: random.Random) -> float:
-    """Tokens of a text."""
     return min(480.0, max(32.0, generator.lognormvariate(math.log(90), 0.7)))
 
 

@@ -48,7 +48,6 @@ def known(machine: SimulatedMachine, *looks: tuple[Part, Config], space: Space =
 
 
 def with_trial(observations: Observations, config: Config, outcome: Outcome, **changes: Any) -> Observations:
-    """One more trial: its numbers where it gave some."""
     has_numbers = outcome in (Outcome.OK, Outcome.SUSPECT)
     attempt = Attempt(outcome=outcome, payload=examples.measurement(**changes) if has_numbers else None)
     return replace(observations, trials=(*observations.trials, trial(len(observations.trials), config, attempt)))
@@ -90,14 +89,13 @@ def needs_more(config: Config, failed: Config, outcome: Outcome) -> bool:
 
 
 FAILURES = [each for each in Outcome if each not in (Outcome.OK, Outcome.SUSPECT)]
-WITH_WORKERS_ONLY = (Outcome.SHM, Outcome.UNPICKLABLE)
 BESIDE_WORKERS, ALONE = replace(WORKERS, prefetch_factor=2, amp="bf16"), Config(batch_size=64, amp="bf16")
 
 
 @pytest.mark.parametrize(
     ("failed", "outcome"),
     [(BESIDE_WORKERS, outcome) for outcome in FAILURES]
-    + [(ALONE, outcome) for outcome in FAILURES if outcome not in WITH_WORKERS_ONLY],
+    + [(ALONE, outcome) for outcome in FAILURES if outcome not in (Outcome.SHM, Outcome.UNPICKLABLE)],
 )
 def test_what_failed_takes_with_it_what_is_expected_to_fail_alike_and_no_more(failed: Config, outcome: Any) -> None:
     before, after = opened(of_loader_bound()), opened(with_trial(of_loader_bound(), failed, outcome))

@@ -19,8 +19,7 @@ from tests.simulated import host, space_of
 
 Floats = NDArray[np.float64]
 
-SPACE = space_of(examples.facts(), batch_size="16..1024", num_workers="0..6", threads="1,2")
-CONFIGS = SPACE.configs
+CONFIGS = space_of(examples.facts(), batch_size="16..1024", num_workers="0..6", threads="1,2").configs
 KNOWLEDGE = known(
     facts=examples.facts(), host=host(4), trials=(examples.trial(),), probes=(look_at_loader(), look_at_step())
 )

@@ -23,7 +23,6 @@ from tests import examples
 
 SECONDS = st.floats(1e-4, 1.0)
 BUILDS = st.lists(SECONDS, min_size=1, max_size=40)
-BATCHES = (16, 31, 32, 33, 64, 100, 128, 129, 256)
 
 
 def trace(batch_size: int, seconds: float, **changes: object) -> LoaderTrace:
@@ -46,7 +45,7 @@ def test_a_trace_is_what_it_was_where_it_was_taken(one: float, other: float) -> 
     assert [model.trace(128), model.trace(32)] == traces
 
 
-@given(SECONDS, st.floats(1, 4), st.sampled_from(BATCHES))
+@given(SECONDS, st.floats(1, 4), st.sampled_from((16, 31, 32, 33, 64, 100, 128, 129, 256)))
 def test_between_two_traces_the_time_of_a_build_lies_on_a_line(low: float, ratio: float, batch: int) -> None:
     model = LoaderModel([trace(32, low), trace(128, low * ratio)], None)
     line = low + (ratio * low - low) * (batch - 32) / 96
@@ -140,9 +139,7 @@ def test_a_batch_has_as_many_tensors_at_every_size_unless_each_sample_has_one(te
 # Waiting for workers.
 
 
-WORKERS = st.integers(1, LEAST_WINDOW // LEAST_BURSTS)
 HAND_OVER = st.one_of(st.just(0.0), st.floats(0, 0.3))
-LOADERS = st.tuples(WORKERS, st.integers(1, 8), HAND_OVER, HAND_OVER)
 Loader = tuple[int, int, float, float]
 """Workers, prefetch, and the seconds of a step and of receiving a batch."""
 
@@ -171,7 +168,7 @@ def hand_overs(builds: Sequence[float], loader: Loader, batches: int) -> list[fl
 
 
 @settings(max_examples=60)
-@given(BUILDS, LOADERS)
+@given(BUILDS, st.tuples(st.integers(1, LEAST_WINDOW // LEAST_BURSTS), st.integers(1, 8), HAND_OVER, HAND_OVER))
 def test_the_rate_is_that_of_the_recursion_done_batch_after_batch(builds: list[float], loader: Loader) -> None:
     batches = LEAST_WINDOW // loader[0] * loader[0]
     taken = hand_overs(builds, loader, SETTLING + batches)

@@ -41,7 +41,6 @@ from tests.simulated import (
 )
 
 GPU = gpu_facts(optimizer="SGD")
-SITE = "train.py:31 Photos[50000]"
 
 
 NOISY = examples.gradient_noise(points=(((145.0, 10.0), (161.0, 11.0), (177.0, 12.0)),) * 3)
@@ -177,7 +176,7 @@ def test_without_time_the_answer_comes_first_and_the_other_is_not_claimed() -> N
 
 
 def test_the_batch_of_a_script_is_kept_and_how_it_varies_is_said() -> None:
-    facts = replace(GPU, loader_site=SITE)
+    facts = replace(GPU, loader_site="train.py:31 Photos[50000]")
     kept = tuned(SimulatedMachine(cost=both_pay), "same-batch", facts, batch_size=32)
     assert (kept.config.samples_per_update, kept.alternative, kept.no_alternative) == (32, None, BY_SCRIPT)
     fixed = tuned(SimulatedMachine(cost=both_pay), "same-batch", replace(facts, batch_samples=32), batch_size=32)

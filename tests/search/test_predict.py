@@ -27,15 +27,12 @@ ENDLESS = examples.facts(epoch_samples=None)
 STEP = 32 / 2960.0
 """Seconds of the example's baseline step alone."""
 
-ALL_OF_IT = MemoryLimit(headroom=0.0)
-
 
 def machine(cpus: int = 8, **changes: Any) -> Host:
     return replace(host(cpus), **changes)
 
 
 def baseline_of(epoch_samples: int | None) -> Trial:
-    """The baseline's trial, in epochs of so many samples."""
     return examples.trial(measurement=examples.measurement(epoch_samples=epoch_samples))
 
 
@@ -49,7 +46,6 @@ def known(**changes: Any) -> Observations:
 
 
 def known_of_gpu(**changes: Any) -> Observations:
-    """The same on an accelerator."""
     example = {"facts": gpu_facts(epoch_samples=None), "trials": (gpu_baseline(),), "host": machine(64)}
     return known(**(example | changes))
 
@@ -214,7 +210,7 @@ def test_shared_memory_holds_batches_ahead_plus_one(count: int, prefetch: int, h
 @pytest.mark.parametrize("known_of", [known, known_of_gpu], ids=["cpu", "gpu"])
 def test_workers_and_batches_in_flight_need_host_memory(known_of: Any) -> None:
     loader = look_at_loader(batch_bytes=10 * MIB, worker_memory_bytes=100 * MIB)
-    given = {"memory_limit": ALL_OF_IT, "probes": (loader, look_at_step(host_memory_bytes=512 * MIB))}
+    given = {"memory_limit": MemoryLimit(headroom=0.0), "probes": (loader, look_at_step(host_memory_bytes=512 * MIB))}
     for count, prefetch in [(1, 1), (3, 2), (5, 4)]:
         needed = (512 + 10 * (count * prefetch + 1) + 100 * count) * MIB
         hosts = (machine(memory_bytes=needed - missing, shm_bytes=None) for missing in (0, 1))

@@ -120,8 +120,6 @@ def rate_of(config: Config) -> float:
 
 @dataclass(kw_only=True)
 class Answerer:
-    """Answers looks by formulas and keeps what is known."""
-
     facts: WorkloadFacts
     bounds: dict[str, Any] = field(default_factory=dict)
     baseline: Config = examples.BASELINE

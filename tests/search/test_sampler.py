@@ -76,8 +76,6 @@ def test_no_sampler_measures_where_memory_would_not_do() -> None:
 
 
 class Stubborn(BaseSampler):
-    """Proposes the same point for ever."""
-
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
         return {}
 

@@ -15,7 +15,6 @@ STEPS = len(SOUND.losses)
 
 
 def with_late_losses(factor: float, **changes: object) -> NumericsCheck:
-    """The second half of the losses is off by a factor."""
     losses = [loss * (factor if step >= STEPS // 2 else 1.0) for step, loss in enumerate(SOUND.reference_losses)]
     return examples.numerics_check(losses=tuple(losses), **changes)
 

@@ -17,12 +17,11 @@ from tests import examples
 from tests.simulated import gpu_facts, space_of
 
 CPU = space_of(examples.facts())
-GPU = space_of(gpu_facts())
 NARROW = space_of(
     gpu_facts(), batch_size="16,48", num_workers="1,3", prefetch_factor=4, amp="bf16", threads=1, pin_memory=True
 )
 BOUNDED = space_of(gpu_facts(), batch_size="64..256", num_workers="0..2", amp="off,bf16")
-SPACES = {"cpu": CPU, "gpu": GPU, "narrow": NARROW, "bounded": BOUNDED}
+SPACES = {"cpu": CPU, "gpu": space_of(gpu_facts()), "narrow": NARROW, "bounded": BOUNDED}
 
 
 Settings = dict[str, Any]
@@ -71,7 +70,6 @@ def test_settings_and_configuration_stand_for_each_other(drawn: tuple[Space, Set
 
 
 def admits(space: Space, settings: Settings) -> bool:
-    """Tell whether every value is within the bounds."""
     idle = () if settings["num_workers"] else ("prefetch_factor", "persistent_workers")
     return all(value in space.allowed[knob] for knob, value in settings.items() if knob not in idle)
 

@@ -14,13 +14,11 @@ BATCHES = st.integers(1, 8192)
 GROUPS = st.tuples(st.sampled_from(["off", "bf16", "fp16"]), st.sampled_from([1, 2, 4]))
 CURVES = st.dictionaries(BATCHES, st.floats(1e-4, 10), min_size=1, max_size=6)
 MEASURED = st.sets(st.integers(1, 1024), min_size=2, max_size=6)
-PEAKS = st.dictionaries(st.integers(1, 512), st.integers(1, 2**40), min_size=1, max_size=6)
 LADDER = (32, 64, 128, 256)
 MIB = 2**20
 
 
 def model(curve: dict[int, float], amp: str = "off", threads: int = 2) -> ComputeModel:
-    """A model of one precision and number of threads."""
     return ComputeModel(StepPoint(batch, amp, threads, seconds) for batch, seconds in curve.items())
 
 
@@ -123,7 +121,7 @@ def test_from_one_peak_only_larger_batches_need_memory_in_proportion(measured: i
     assert found.at(batch) == pytest.approx(peak * max(1.0, batch / measured))
 
 
-@given(PEAKS, st.integers(1, 4096))
+@given(st.dictionaries(st.integers(1, 512), st.integers(1, 2**40), min_size=1, max_size=6), st.integers(1, 4096))
 def test_measured_peaks_are_returned_and_beyond_them_memory_never_shrinks(peaks: dict[int, int], more: int) -> None:
     found = MemoryModel(dict(sorted(peaks.items())))
     assert [found.at(batch) for batch in peaks] == pytest.approx(list(peaks.values()), abs=1)

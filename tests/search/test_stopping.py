@@ -43,7 +43,6 @@ def test_within_three_percent_of_the_ceiling_that_is_the_reason(ceiling: float, 
 
 
 def searched(family: str, seed: int) -> TuningStudy:
-    """Search until nothing is left to gain."""
     machine = usual(family, seed, 0.03)
     study = open_study(Setup(space=machine.space, facts=machine.facts, host=machine.host))
     time = Budget(3600.0, machine.now)

@@ -45,7 +45,6 @@ def opened(storage: Path | None = None, **bounds: Any) -> TuningStudy:
 
 
 def run(study: TuningStudy, machine: SimulatedMachine, trials: int) -> list[Trial]:
-    """Ask, measure and tell so many times, or until nothing is left that could win."""
     done: list[Trial] = []
     for _ in range(trials):
         if study.known.trials and study.known.forecast.proposal() is None:
@@ -148,7 +147,6 @@ def tell_rates(study: TuningStudy, rates: Mapping[Config, float]) -> None:
 
 
 def study_with(rates: Mapping[Config, float]) -> TuningStudy:
-    """A study of the baseline and of configurations with these rates."""
     study = opened(num_workers="0,2,4,6,8")
     tell_rates(study, {Config(): 1000.0, **rates})
     return study

@@ -296,8 +296,6 @@ def test_after_an_interrupt_no_budget_is_proposed(interrupt_at: int) -> None:
 
 
 class Fading(SimulatedMachine):
-    """Fresh processes with workers are half as fast as in the search."""
-
     def measure(self, config: Config, request: Request) -> Attempt:
         attempt = super().measure(config, request)
         if not (request.fresh and config.num_workers and attempt.measurement):
@@ -473,8 +471,6 @@ def test_a_look_at_the_noise_that_fails_leaves_the_answer_and_says_why() -> None
 
 @dataclass(kw_only=True)
 class Growing(SimulatedMachine):
-    """Some measurements say more of the memory."""
-
     grows: Callable[[Config, Request], bool]
     numbers: dict[str, int]
 

@@ -6,6 +6,5 @@ T = TypeVar("T")
 
 
 def there(found: T | None) -> T:
-    """Return what has to be there."""
     assert found is not None
     return found

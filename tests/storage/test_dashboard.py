@@ -24,7 +24,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Any]:
 
 
 def answered(storage: Any, path: str) -> dict[str, Any]:
-    """Ask the dashboard's own server, without a port."""
     status: list[str] = []
     environment: dict[str, Any] = {"PATH_INFO": path}
     setup_testing_defaults(environment)

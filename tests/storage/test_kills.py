@@ -17,8 +17,6 @@ from autotune.search.read import read_study
 from tests.server import environment
 from tests.storage.searching import KILLED
 
-KILLS = 10
-
 
 def said_until_killed(searches: subprocess.Popen[str], path: Path, seconds: float) -> list[str]:
     """Begin a search, kill it so many seconds after its first trial, and return the trials that it said to be kept."""
@@ -52,7 +50,7 @@ def kills(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 @pytest.mark.machine
 def test_after_ten_kills_every_trial_that_was_said_is_there_once(tmp_path: Path) -> None:
     said: dict[Path, list[str]] = {}
-    for path, lines in itertools.islice(kills(tmp_path), KILLS):
+    for path, lines in itertools.islice(kills(tmp_path), 10):
         said.setdefault(path, []).extend(lines)
     for path, lines in said.items():
         kept = [repr(trial.config) for trial in read_study(path).history]

@@ -279,7 +279,6 @@ def test_a_damaged_line_is_said_and_the_file_stays_as_it_is(path: Path, for_one_
 
 
 def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the record of the first trial in a journal file."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     record = next(line["system_attrs"][RECORD] for line in lines if RECORD in line.get("system_attrs", {}))
     change(record)
@@ -383,7 +382,6 @@ def test_a_damaged_database_is_a_clear_error(path: Path) -> None:
 
 @contextmanager
 def full_disk(largest: int) -> Iterator[None]:
-    """No file may grow beyond so many bytes, as on a disk that is full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, before[1]))
     try:

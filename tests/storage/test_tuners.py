@@ -63,8 +63,6 @@ def rough(config: Config) -> StepCost:
 
 
 class Tuner:
-    """A study, its storage and a machine of its own."""
-
     def __init__(self, url: str, folder: Path, heartbeat: Heartbeat = SOON, **options: Any) -> None:
         self.storage = StudyStorage(url, local=folder / "autotune.study", heartbeat=heartbeat)
         self.storage.by = f"tuner {next(NUMBERS)}"
@@ -85,7 +83,6 @@ class Tuner:
         return asked
 
     def tell(self, asked: tuple[Config, Kind]) -> None:
-        """Measure what was asked, and tell the study."""
         self.study.tell(self.machine.measure(asked[0], REQUEST), *asked)
 
     def measure(self) -> None:
@@ -101,7 +98,6 @@ Join = Callable[..., Tuner]
 
 @pytest.fixture
 def join(database: str, tmp_path: Path) -> Iterator[Join]:
-    """Opens the study once more, as another tuner."""
     joined: list[Tuner] = []
 
     def join(**options: Any) -> Tuner:

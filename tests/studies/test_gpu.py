@@ -29,8 +29,6 @@ KERNELS, STEP, PINNING = 300, 0.02, 8e9
 
 
 class CardLoad(Load):
-    """Work for a card of numbers."""
-
     def __init__(self, card: Card) -> None:
         super().__init__(FakeAccelerator(card))
         self._card = card
@@ -52,8 +50,6 @@ class CardLoad(Load):
 
 
 class SessionOfNumbers:
-    """A process on a card of numbers."""
-
     def __init__(self, *arguments: str) -> None:
         share = float(arguments[1]) if arguments[0] == "hold" else 0.0
         self.answer = {"name": "Fake Accelerator", "uuid": None, "seconds": 1.5, "reserved": round(share * 80 * GIB)}
@@ -65,8 +61,6 @@ class SessionOfNumbers:
 
 
 class NoSession(SessionOfNumbers):
-    """A process that finds none."""
-
     def __init__(self, *arguments: str) -> None:
         self.answer = {"error": "torch finds no accelerator here"}
 
