@@ -29,7 +29,6 @@ class Progress:
     running: Config | None = None
     finished: Trial | None = None
     looked: Probe | None = None
-    """The short look that has just ended."""
     best_rate: float | None = None
     """Best samples per second so far."""
     baseline_rate: float | None = None

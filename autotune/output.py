@@ -64,7 +64,6 @@ STUDY = Kind("study", lambda path: is_study(path, _head(path)))
 
 
 def _head(path: Path) -> bytes:
-    """Return the beginning of a file, without its compression."""
     with path.open("rb") as file:
         content = file.read(HEAD)
     if content.startswith(b"\x1f\x8b"):

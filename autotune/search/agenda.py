@@ -103,7 +103,7 @@ class Measure:
     config: Config | None = None
     """A configuration for the other objective, which no sampler proposes."""
     why: str | None = None
-    """What the user hears of it."""
+    """A message for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,6 @@ class Prove:
     proof: Proof
     stop: Stop
     why: str | None = None
-    """What the user hears of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,6 @@ class Settle:
 
     stop: Stop
     wanted: str
-    """The remedy for an undecided verdict."""
 
 
 Step = Wait | Look | Measure | Prove | Turn | Settle | Stop
@@ -184,10 +182,7 @@ class Agenda:
 
     @property
     def _baseline_elsewhere(self) -> Turn | None:
-        """The baseline once more, at another place of the epoch: perhaps nothing is to be gained there either.
-
-        ``None`` where there is no time, or that was tried in vain.
-        """
+        """The baseline at another place of the epoch; ``None`` without time, or where that was tried in vain."""
         base, run = self.known.baseline.config, self.run
         tried = sum(run.holds(trial) and trial.config == base for trial in self.known.history)
         if tried >= MOST_SETTLING or run.left < self.measurement_seconds:
@@ -197,10 +192,7 @@ class Agenda:
 
     @property
     def _second_step(self) -> Step | None:
-        """The next step on the way to the answer for the other objective; ``None`` where it has ended.
-
-        The cost of a larger batch is looked at first, or last where only this answer has one.
-        """
+        """The cost of a larger batch is looked at first, or last where only this answer has one."""
         run, is_first = self.run, len(self.known.trials) == self.run.searched
         if run.is_interrupted:
             return None
@@ -284,10 +276,7 @@ class Agenda:
         )
 
     def _wait(self, stop: Stop | None) -> Wait | None:
-        """Return a pause where all depends on what other tuners are measuring.
-
-        That is the baseline, and any trial that could still give a reason to go on.
-        """
+        """Return a pause while other tuners measure the baseline, or a trial that could give a reason to go on."""
         others, done = self.known.others, self.known.trials
         if not others or (done and (stop is None or not self.has_time)):
             return None
@@ -299,11 +288,7 @@ class Agenda:
         return Wait(f"waiting for {who} to measure {'a configuration that may be faster' if done else 'the baseline'}")
 
     def _look(self, stop: Stop | None) -> Look | None:
-        """Return the next look; ``None`` where there is none, or no time.
-
-        Looks have a share of the budget, and the rest after the search for a half precision or options not yet tried,
-        and for what others' memory made fail.
-        """
+        """Return the next look: in its share of the budget, or after the search for what is untried or was lost."""
         run, space, known = self.run, self.known.setup.space, self.known.observations
         lost = known.lost if stop and self._retaken < MOST_RETAKEN else None
         if stop is None:
@@ -589,7 +574,6 @@ class Agenda:
         return len({trial.round for trial in self.known.history if self.run.holds(trial)})
 
     def _in_words(self, stop: Stop) -> str:
-        """Return why the run ended; where the budget is not spent, why the rest of it was no use."""
         left = self.run.left
         if stop.ending is not Ending.BUDGET or left < min(self.trial_cost, LITTLE * self.run.budget):
             return stop.text

@@ -50,7 +50,6 @@ OF_SCRIPT = "an epoch that is short enough to be measured whole"
 OF_FUNCTION = f"{OF_SCRIPT} (epoch_batches ends it earlier)"
 OR_ALONE = ", or one reader for all of it (--num-workers 0,1)"
 """The remedies where the rest of a stream may run at another rate than its beginning."""
-NO_TIME_FOR_LOSSES = "There was no time to compare the first losses with those of your settings."
 NO_TIME = "there was no time to prove an answer; give a larger --budget"
 LOSSES = 20
 """Losses of a script that are compared."""
@@ -134,7 +133,7 @@ def _on_first_losses(result: Result, known: Known) -> Iterator[str]:
         return
     own, new = ([look.attempt.losses for look in known.observations.looks_at("losses", each)] for each in starts)
     if not own:
-        yield NO_TIME_FOR_LOSSES
+        yield "There was no time to compare the first losses with those of your settings."
     elif own[0] and new and new[0] and (own[0] == new[0] or own[-1] is not own[0]):
         yield on_losses(own[0], new[0], own[-1])
 
@@ -200,7 +199,6 @@ def _decided(
 
 
 def _compared(confirmation: Confirmation | None, before: Standing, verdict: Verdict) -> Iterator[Standing]:
-    """Yield the standings that a verdict compares: the baseline's, and the best finalist's where that may be faster."""
     yield before
     if confirmation and confirmation.answer is not None and verdict is not Verdict.NO_GAIN:
         yield confirmation.standing(confirmation.answer)
@@ -233,10 +231,7 @@ def _second(result: Result, answer: Config, known: Known) -> tuple[Result | None
 
 
 def _is_like_rounds(searched: float, rate: float, confirmation: Confirmation | None) -> bool:
-    """Return whether the baseline ran in the search as in the rounds, which begin at other places of the epoch.
-
-    Where the machine's own speed varies, one of the rounds has to have run alike.
-    """
+    """Return whether the baseline ran in the search as in the rounds, or as in one where the machine's speed varies."""
     rates = [rate]
     if confirmation and confirmation.rounds:
         rounds = [one.baselines for one in confirmation.rounds]
@@ -310,7 +305,6 @@ def _nearest_loader(config: Config, probes: Sequence[Probe]) -> LoaderTrace | No
 
 
 def _resolved(config: Config, facts: WorkloadFacts) -> Config:
-    """Replace torch's own thread counts by the numbers that they were."""
     return replace(
         config,
         intra_op_threads=config.intra_op_threads or facts.intra_op_threads,
@@ -360,10 +354,7 @@ def _refused(known: Known) -> Iterator[str]:
 
 
 def _with_evidence(result: Result, given: Config, known: Known) -> Result:
-    """Return a result with the noise of the gradients, and with the evidence in its configuration.
-
-    ``given`` is the baseline as the user has it.
-    """
+    """Return a result with the gradients' noise and its evidence; ``given`` is the baseline as the user has it."""
     assert known.end
     if result.config.samples_per_update != result.baseline.samples_per_update:
         noise = known.noise
