@@ -1,6 +1,6 @@
 """The cost of a larger batch: the samples that training needs for the same loss.
 
-Pure: no clock, no torch, no I/O. docs/batch-size.md has the formulas and their sources.
+Pure. docs/batch-size.md has the formulas and their sources.
 """
 
 from __future__ import annotations

@@ -115,7 +115,6 @@ def _value(kind: Any, value: object, where: str) -> Any:
 
 
 def _payload(value: object, where: str) -> Any:
-    """Return the numbers of an attempt, of the kind whose name stands before them."""
     if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in PAYLOADS:
         raise _wrong(where, value, f"one of {', '.join(PAYLOADS)}")
     ((name, numbers),) = value.items()
@@ -131,9 +130,8 @@ def _plain(kind: type, value: object, where: str) -> object:
 
 
 def _one_of(allowed: tuple[Any, ...], value: object, where: str) -> Any:
-    for choice in allowed:
-        if type(value) is str and choice == value:
-            return choice
+    if type(value) is str and value in allowed:
+        return allowed[allowed.index(value)]
     raise _wrong(where, value, f"one of {', '.join(map(str, allowed))}")
 
 

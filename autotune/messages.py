@@ -29,7 +29,6 @@ class Progress:
     running: Config | None = None
     finished: Trial | None = None
     looked: Probe | None = None
-    """The short look that has just ended."""
     best_rate: float | None = None
     """Best samples per second so far."""
     baseline_rate: float | None = None
@@ -79,13 +78,12 @@ class Messages:
         self.say(message)
 
     @contextmanager
-    def waiting(self, what: str, every: float | None = None) -> Iterator[None]:
-        """Say again and again how long ``what`` has taken, ``every`` so many seconds."""
-        every = every or REPEAT_SECONDS
+    def waiting(self, what: str) -> Iterator[None]:
+        """Say again and again how long ``what`` has taken."""
         begin, is_over = time.monotonic(), threading.Event()
 
         def go_on() -> None:
-            while not is_over.wait(every):
+            while not is_over.wait(REPEAT_SECONDS):
                 self.say(f"{what} has taken {time.monotonic() - begin:.0f} s")
 
         thread = threading.Thread(target=go_on, daemon=True)

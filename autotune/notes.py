@@ -23,10 +23,6 @@ HEAVY = 0.5
 """Share of the confirming measurements from which a machine counts as disturbed."""
 FILLED = 2.0
 """Ratio of later rates to the first from which the trials themselves filled a cache."""
-OWN_CACHE = (
-    "the dataset keeps the samples that a process has read: the rates are those of later epochs, in which workers that "
-    "begin anew read them anew"
-)
 
 
 def crowded_in(trials: Sequence[Trial]) -> list[Conditions]:
@@ -157,7 +153,10 @@ def on_caches(trace: LoaderTrace | None, measured: Sequence[Measurement]) -> Ite
     ``measured`` are the measurements of one configuration in the order of time.
     """
     if trace and trace.is_own_cache and trace.keeps_samples:
-        yield OWN_CACHE
+        yield (
+            "the dataset keeps the samples that a process has read: the rates are those of later epochs, in which "
+            "workers that begin anew read them anew"
+        )
         return
     first, *rates = [each.samples_per_second for each in measured] or [0.0]
     later = rates[len(rates) // 2 :]

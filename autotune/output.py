@@ -12,8 +12,8 @@ import secrets
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -64,7 +64,6 @@ STUDY = Kind("study", lambda path: is_study(path, _head(path)))
 
 
 def _head(path: Path) -> bytes:
-    """Return the beginning of a file, without its compression."""
     with path.open("rb") as file:
         content = file.read(HEAD)
     if content.startswith(b"\x1f\x8b"):
@@ -159,12 +158,15 @@ def write_file(path: Path, content: str | bytes) -> None:
         file = regular_file(path)
         temporary = file.parent / f".{file.name}.{secrets.token_hex(8)}"
         encoded = content.encode() if isinstance(content, str) else content
-        with _removed_on_failure(temporary):
+        try:
             with temporary.open("xb") as made:
                 made.write(encoded)
                 made.flush()
                 os.fsync(made.fileno())
             temporary.replace(file)
+        finally:  # an interrupt too must leave nothing behind
+            with suppress(OSError):
+                temporary.unlink()
     except (OSError, UnicodeError) as error:
         raise ConfigFileError(f"{path}: cannot be written: {reason(error)}") from None
 
@@ -172,13 +174,3 @@ def write_file(path: Path, content: str | bytes) -> None:
 def reason(error: OSError | ValueError) -> str:
     """Return why a file could not be read or written."""
     return getattr(error, "strerror", None) or str(error)
-
-
-@contextmanager
-def _removed_on_failure(temporary: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:  # an interrupt too must leave nothing behind
-        with suppress(OSError):
-            temporary.unlink()
-        raise

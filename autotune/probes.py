@@ -1,7 +1,4 @@
-"""Records of probes, measurements of parts of the pipeline: a search predicts from them, a diagnosis explains by them.
-
-All are frozen and made of plain values, so that they travel as JSON.
-"""
+"""Records of probes, measurements of parts of the pipeline, by which a search predicts and a diagnosis explains."""
 
 from __future__ import annotations
 
@@ -214,13 +211,11 @@ class Anatomy:
     code: tuple[CodeShare, ...]
     """The functions in which building batches spends most of its time, longest first."""
     batch_tensors: int
-    """Tensors in one collated batch."""
     numpy_arrays: int
     """NumPy arrays in one sample as the dataset returns it."""
     has_getitems: bool
     """Whether the dataset reads the samples of a batch in one call, ``__getitems__``."""
     is_custom_collate: bool
-    """Whether a collate function was given."""
     dataset_bytes: int | None
     """Bytes that a spawned worker receives: the pickled dataset without tensors, which go by shared memory; ``None``
     where it cannot be pickled, or not in a second."""

@@ -194,7 +194,6 @@ class Confirmation:
 
     @cached_property
     def _sound(self) -> list[Config]:
-        """The finalists that were measured and never failed, the cheapest first."""
         sound = (entry.config for entry in self.finalists if not entry.has_failed)
         return [config for config in sound if self.rounds_of(config)]
 
@@ -598,10 +597,7 @@ def _after_round(state: _State, taken: Sequence[Trial]) -> _State:
 
 
 def _struck(found: Confirmation, trial: Trial) -> Confirmation:
-    """Return results after a finalist failed; where its precision did, all others in the same precision have too.
-
-    A finalist that fails with options may not fail without them.
-    """
+    """Return results after a failure; in its precision, of all others that have at least the options of the failed."""
     failed, struck = trial.config, [trial.config]
     if trial.outcome is Outcome.NUMERICS and failed.amp != "off":
         running = (entry.config for entry in found.finalists if entry.is_running)

@@ -309,7 +309,6 @@ class WorkloadFacts:
     sets_epoch: bool
     """Whether the dataset has ``set_epoch``, which persistent workers do not see."""
     parameters: int
-    """Parameters of the model."""
     loss_reduction: Reduction
     """Whether the loss is a mean over the samples of a batch or their sum."""
     has_batch_norm: bool
@@ -378,7 +377,6 @@ class ScriptFacts:
     present: Config
     """The settings of today, of each rank."""
     is_batch_fixed: bool
-    """Whether its batch size cannot vary."""
     sites: tuple[str, ...]
     """The place of the training loader in each rank."""
     origins: tuple[str, ...]

@@ -229,18 +229,13 @@ class StudyRecord:
 
 def pareto_front(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
     """Return the measured trials that no other beats in both rate and peak memory, fastest first."""
-    measured = [trial for trial in trials if trial.measurement and trial.outcome is Outcome.OK]
-    measured.sort(key=lambda trial: (-_rate_and_peak(trial)[0], _rate_and_peak(trial)[1]))
-    front: list[Trial] = []
-    for trial in measured:
-        if not front or _rate_and_peak(trial)[1] < _rate_and_peak(front[-1])[1]:
+    sound = [(trial, each) for trial in trials if (each := trial.measurement) and trial.outcome is Outcome.OK]
+    front, least = list[Trial](), math.inf
+    for trial, each in sorted(sound, key=lambda pair: (-pair[1].samples_per_second, pair[1].epoch_peak_bytes)):
+        if each.epoch_peak_bytes < least:
             front.append(trial)
+            least = each.epoch_peak_bytes
     return tuple(front)
-
-
-def _rate_and_peak(trial: Trial) -> tuple[float, int]:
-    assert trial.measurement is not None
-    return trial.measurement.samples_per_second, trial.measurement.epoch_peak_bytes
 
 
 class Verdict(StrEnum):

@@ -1,7 +1,4 @@
-"""Statistics of timed steps: intervals on block means, paired ratios, steady state.
-
-Pure functions over plain numbers: no clock, no torch, no I/O.
-"""
+"""Statistics of timed steps: intervals on block means, paired ratios, steady state. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Interval = tuple[float, float]
-MANY_DEGREES = 30
 MAX_AUTOCORRELATION = 0.98
 EQUAL = 1e-9
 """Differences below this share of the mean come from rounding."""
@@ -72,7 +68,7 @@ def student_quantile(probability: float, degrees: int) -> float:
 
     Above 30 degrees of freedom by the expansion around the normal quantile (Abramowitz and Stegun, 26.7.5).
     """
-    if degrees > MANY_DEGREES:
+    if degrees > 30:
         z, v = NormalDist().inv_cdf(probability), degrees
         terms = (
             (z**3 + z) / 4,
@@ -93,16 +89,16 @@ def student_quantile(probability: float, degrees: int) -> float:
     return high
 
 
-def half_width(values: Sequence[float], confidence: float = 0.95) -> float:
-    """Return the half-width of the t-interval of the mean; infinite with fewer than two values."""
+def half_width(values: Sequence[float]) -> float:
+    """Return the half-width of the 95 % t-interval of the mean; infinite with fewer than two values."""
     if len(values) < 2:
         return math.inf
-    quantile = student_quantile(0.5 + confidence / 2, len(values) - 1)
+    quantile = student_quantile(0.975, len(values) - 1)
     return quantile * stdev(values) / math.sqrt(len(values))
 
 
-def autocorrelated_half_width(values: Sequence[float], confidence: float = 0.95) -> float:
-    """Return the half-width of the t-interval of the mean of a series whose neighbours resemble each other.
+def autocorrelated_half_width(values: Sequence[float]) -> float:
+    """Return the half-width of the 95 % t-interval of the mean of a series whose neighbours resemble each other.
 
     In a first-order autoregression ``n`` values are worth ``n * (1 - r) / (1 + r)`` independent values. ``r`` is the
     lag-1 autocorrelation, corrected for its bias of ``-(1 + 3 r) / n`` (Marriott and Pope, Biometrika 41, 1954). To be
@@ -122,7 +118,7 @@ def autocorrelated_half_width(values: Sequence[float], confidence: float = 0.95)
     if worth < 2:
         return math.inf
     variance = squares / (count - 1) / (1 - (count / worth - 1) / (count - 1))
-    return student_quantile(0.5 + confidence / 2, int(worth) - 1) * math.sqrt(variance / worth)
+    return student_quantile(0.975, int(worth) - 1) * math.sqrt(variance / worth)
 
 
 def mean_rate(rates: Sequence[float], *, is_crowded: bool = False) -> tuple[float, float]:
@@ -276,9 +272,7 @@ def chance_of_gain(
     squares = variance(gains) * (count - 1) if count > 1 else 0.0
     freedom = USUAL_PAIRS + count - 1
     spread = math.sqrt((USUAL_PAIRS * usual_spread**2 + squares) / freedom)
-    t = fmean(gains) * math.sqrt(count) / spread
-    below = student_cdf(abs(t), round(freedom))
-    return below if t >= 0 else 1 - below
+    return student_cdf(fmean(gains) * math.sqrt(count) / spread, round(freedom))
 
 
 def chance_by_pairs(rates: Sequence[float], others: Sequence[float]) -> float:
@@ -290,9 +284,7 @@ def chance_by_pairs(rates: Sequence[float], others: Sequence[float]) -> float:
     if len(logarithms) < 2:
         return 0.5
     mean, error = fmean(logarithms), math.sqrt(variance(logarithms) / len(logarithms))
-    t = mean / max(error, EQUAL)
-    below = student_cdf(abs(t), len(logarithms) - 1)
-    return below if t >= 0 else 1 - below
+    return student_cdf(mean / max(error, EQUAL), len(logarithms) - 1)
 
 
 @lru_cache(maxsize=1024)

@@ -30,7 +30,6 @@ OPTIONS = {
 
 TF32_CAPABILITY = (8, 0)
 """CUDA compute capability of the first GPUs with TF32."""
-NOT_HERE = "{option} does not apply here: {reason}; leave it out"
 
 
 def parse_options(given: str | Iterable[str], name: str = "--explore") -> tuple[str, ...]:
@@ -68,7 +67,7 @@ def apply_options(options: Iterable[str], model: nn.Module, optimizer: torch.opt
 
 
 def _refuse(option: str, reason: str) -> UsageError:
-    return UsageError(NOT_HERE.format(option=option, reason=reason))
+    return UsageError(f"{option} does not apply here: {reason}; leave it out")
 
 
 def _to_channels_last(model: nn.Module) -> None:
@@ -166,14 +165,12 @@ def _repeated_blocks(module: nn.Module) -> Iterator[nn.Module]:
     children = list(module.children())
     blocks = [child for child in children if any(child.children()) and any(True for _ in child.parameters())]
     if isinstance(module, (Sequential, ModuleList)) and len(blocks) > 1:
-        yield from (block for block in blocks if not _keeps_statistics(block))
+        for block in blocks:
+            if not any(getattr(part, "track_running_stats", False) for part in block.modules()):
+                yield block
         return
     for child in children:
         yield from _repeated_blocks(child)
-
-
-def _keeps_statistics(block: nn.Module) -> bool:
-    return any(getattr(module, "track_running_stats", False) for module in block.modules())
 
 
 def _compile(model: nn.Module) -> None:

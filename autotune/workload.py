@@ -118,7 +118,6 @@ class PickledWorkload:
     blob: bytes | mmap
     """The ``Workload`` as bytes of cloudpickle."""
     path: tuple[str, ...]
-    """The caller's ``sys.path``."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The caller's process-wide settings of torch."""
 
@@ -280,10 +279,7 @@ def describe(workload: str | Workload | Script, dataset: str | None = None) -> W
 
 
 def _found_module(name: str) -> tuple[str, str | None]:
-    """Return the file that ``python -m`` runs, without importing a package, and its package where that is installed.
-
-    Raises ``UsageError``.
-    """
+    """Return the file that ``python -m`` runs, without importing a package, and its package if installed."""
     places: Any = [str(Path.cwd()), *sys.path]
     file = package = ""
     for part in [*name.split("."), "__main__"]:
@@ -592,7 +588,6 @@ def _fp32_precisions() -> dict[str, Setting]:
 
 
 def _do_older_names_say_it() -> bool:
-    """Return whether the older names can be read, and one of them differs from its default."""
     import torch
 
     try:

@@ -224,7 +224,6 @@ class Evidence:
     host: Host
     measurement: Measurement
     compute: ComputeProbe | None = None
-    """A probe of the step alone."""
     loader: LoaderTrace | None = None
     """A probe of the loader alone, at about this batch size."""
     anatomy: Anatomy | None = None
@@ -269,7 +268,6 @@ class Evidence:
 
     @property
     def _alike(self) -> Iterator[tuple[Config, Measurement]]:
-        """The configurations with the same step and their measurements, its own first."""
         yield self.config, self.measurement
         step = self._step(self.config)
         for trial in self.trials:

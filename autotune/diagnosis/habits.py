@@ -1,7 +1,4 @@
-"""Findings beside the limit: habits of the code and of the machine that cost time or memory.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""Findings beside the limit: habits of the code and of the machine that cost time or memory. Pure."""
 
 from __future__ import annotations
 

@@ -195,10 +195,7 @@ def _restarts(evidence: Evidence) -> Finding:
 
 
 def _fewer_workers(evidence: Evidence) -> str:
-    """Return the advice to take fewer workers, where training does not wait for them and a search has not gone by them.
-
-    That is where fewer were measured to be faster with the same step, or no trial had fewer.
-    """
+    """Return the advice to take fewer workers, where training does not wait and fewer were not tried in vain."""
     measured, workers = evidence.measurement, evidence.config.num_workers
     is_late = _waited(measured) * measured.samples_per_second >= LEAST_SHARE * measured.samples / measured.steps
     is_slower = evidence.was_in_vain(lambda config: config.num_workers < workers)

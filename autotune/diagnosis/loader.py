@@ -35,8 +35,6 @@ BELOW_STEP = 0.9
 """Rate of several workers over that of the step alone, above which the step holds them up."""
 AT_ONCE = 2e-5
 """Seconds of a sample below which nothing in it is decoded or augmented."""
-LOOK_INSIDE = "; python -m autotune diagnose tells which code takes the time"
-"""Advice where nobody has looked into the code that builds batches."""
 MENDING = {
     Outcome.TIMEOUT: "create threads, locks and connections of the dataset in the worker, on first use, or start "
     "workers by spawn (multiprocessing_context)",
@@ -76,7 +74,7 @@ def _slow_dataset(evidence: Evidence) -> Finding:
     figures, workers = loader_figures(evidence), _workers_advice(evidence)
     if not is_blocked:
         was_looked_at = any(look.part == "anatomy" for look in evidence.looks)
-        look = "" if was_looked_at else LOOK_INSIDE
+        look = "" if was_looked_at else "; python -m autotune diagnose tells which code takes the time"
         return limit(_cause_inside(evidence), *figures, *code_figures(evidence), workers=workers, look=look)
     shares = (loader.storage_share if loader else None, evidence.measurement.conditions.storage_share)
     storage = max((share for share in shares if share is not None), default=None)
@@ -87,10 +85,7 @@ def _slow_dataset(evidence: Evidence) -> Finding:
 
 
 def _cause_inside(evidence: Evidence) -> Cause:
-    """Return the part of building a batch that takes its CPU time, where a look into the code tells.
-
-    Nothing is decoded where the samples are there in no time, or joining them into a batch takes longer.
-    """
+    """Return the part of building a batch that takes CPU time; nothing is decoded where samples take none."""
     if (inside := evidence.anatomy) is None:
         return Cause.BUILDING
     decodes = inside.sample_seconds >= max(AT_ONCE, inside.collate_seconds / evidence.config.batch_size)
@@ -130,10 +125,8 @@ def _slow_pinning(evidence: Evidence) -> Finding | None:
     loader, step = evidence.loader, evidence.measurement.step_time.total
     if loader is None or not evidence.config.pin_memory or not evidence.config.num_workers:
         return None
-    pin, receive = (
-        seconds * evidence.config.batch_size / loader.batch_size
-        for seconds in (loader.pin_seconds, loader.receive_seconds)
-    )
+    scale = evidence.config.batch_size / loader.batch_size
+    pin, receive = scale * loader.pin_seconds, scale * loader.receive_seconds
     if pin < receive or pin + receive < FULL_CPUS * step:
         return None
     return limit(Cause.PINNING, f"receiving a batch takes {ms(receive)} and pinning it {ms(pin)}, a step {ms(step)}")

@@ -16,7 +16,6 @@ __all__ = ["TARGETS", "Export", "Gap", "export"]
 TARGETS: dict[str, Target] = {
     target.name: target for target in (LIGHTNING, TRANSFORMERS, ACCELERATE, DEEPSPEED, TORCHRUN, SHELL, PYTHON)
 }
-"""Every tool by its name."""
 
 
 def export(config: Config, target: str) -> Export:

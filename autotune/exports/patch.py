@@ -102,11 +102,7 @@ class Patch:
         name = path.relative_to(self.folder).as_posix() + "\t"  # else it would end at a space
         before, after = (BytesIO(content).readlines() for content in self.files[path])
         found = diff_bytes(unified_diff, before, after, f"a/{name}".encode(), f"b/{name}".encode())
-        return b"".join(line if line.endswith(b"\n") else line + NO_END for line in found)
-
-
-NO_END = b"\n\\ No newline at end of file\n"
-"""The mark of a diff after the last line of a file that ends without a line feed."""
+        return b"".join(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in found)
 
 
 def patch_of(config: Config, script: Script) -> Patch:
@@ -165,7 +161,6 @@ def patch_of(config: Config, script: Script) -> Patch:
 
 
 def _set_precision(autocast: str | None, files: Iterable[_File]) -> Iterator[str]:
-    """Have the trainers of files compute in bf16 where autocast is added, and yield what is left to the user."""
     if autocast == ADDED:
         if not [call for file in files for call in file.set_precision()]:
             yield "bf16: put the forward in torch.autocast(device, dtype=torch.bfloat16), and its output in fp32"
@@ -235,7 +230,6 @@ class _RefusedError(Exception):
 class _File:
     def __init__(self, path: Path) -> None:
         self.edits = list[str]()
-        """Its changes in words."""
         self._name_of_file, self.before = path.name, path.read_bytes()
         self._wrapper = MetadataWrapper(cst.parse_module(self.before))
         self._positions = self._wrapper.resolve(PositionProvider)
@@ -351,10 +345,7 @@ class _File:
         return next((each for each in functions if each.name.value == "__init__"), None)
 
     def _parameters(self, function: cst.BaseExpression, wanted: _Wanted) -> Sequence[str]:
-        """Return the parameters that a call may give without names.
-
-        Raises ``_RefusedError`` where the class does not pass on the settings.
-        """
+        """Return the parameters that a call may give without names, where its class passes on the settings."""
         known = self._class(function)
         make = self._constructor(known) if known else None
         if make is None:
@@ -372,7 +363,6 @@ class _File:
         return [*own, *(POSITIONAL if rest else ())]
 
     def _edit(self, call: cst.Call, wanted: _Wanted, positional: Sequence[str]) -> Iterator[str]:
-        """Give a call its settings, and yield those whose values come from elsewhere."""
         if any(each.star for each in call.args):
             star = next(each for each in call.args if each.star)
             code = f"{star.star}{self._code(star.value)}"
@@ -419,7 +409,6 @@ class _File:
         return positional[place] if place < len(positional) else f"argument {place + 1}"
 
     def _origin(self, name: str, expression: cst.BaseExpression, value: Any, wanted: _Wanted) -> str:
-        """Return how to have an expression give a value: a flag of the script, or a line to change."""
         code = self._code(expression)
         flag = wanted.flags.get(expression.attr.value) if isinstance(expression, cst.Attribute) else None
         if option := flag or self._option(expression):
@@ -548,10 +537,7 @@ def _bare(space: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWh
 
 
 def _opened(last: cst.Arg, pattern: cst.BaseParenthesizableWhitespace) -> tuple[cst.Arg, dict[str, Any]]:
-    """Return the last argument with others to follow, and the end that goes behind these.
-
-    A comment beside the last argument stays there.
-    """
+    """Return the last argument with others to follow, its comment beside it, and the end that goes behind these."""
     has_comma = isinstance(last.comma, cst.Comma)
     space = cast("cst.Comma", last.comma).whitespace_after if has_comma else last.whitespace_after_arg
     between = pattern

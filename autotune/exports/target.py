@@ -13,9 +13,8 @@ from autotune.settings import SETTINGS
 from autotune.step_options import OPTIONS
 
 LOADER = tuple(field for field, each in SETTINGS.items() if each.section == "dataloader")
-"""Settings of the DataLoader."""
 BY_LOADER = {field: f"`DataLoader({field})`" for field in LOADER}
-"""Their names for tools that are given a DataLoader."""
+"""Names of the loader's settings for tools that are given a DataLoader."""
 EVERY = (*(field for field in SETTINGS if field != "options"), *OPTIONS)
 """All settings of a configuration, each option of the step as one."""
 OTHERWISE = {

@@ -211,7 +211,6 @@ def _left_out(steps: Sequence[StepForecast]) -> dict[str, str]:
 
 
 def _fate(step: StepForecast, ran: Sequence[Trial], room: float) -> str:
-    """Fate of a batch size in a precision that was refused; empty where it ran and fits."""
     alike = [trial for trial in ran if (trial.config.amp, trial.config.batch_size) == (step.amp, step.batch_size)]
     if alike:
         return "" if any(fits(trial, room) for trial in alike) else TOO_LARGE
@@ -336,7 +335,6 @@ def _legend(frame: DataFrame, looks: Mapping[str, Any], symbol: Any = alt.Undefi
 
 
 def _mark(axis: Literal["x", "y"], at: float, text: str, middle: float = math.inf) -> tuple[alt.Chart, alt.Chart]:
-    """Dotted line at a value of an axis, and its meaning on the side where there is more room."""
     once = alt.Chart(alt.InlineData(values=[{}])).encode(**{axis: alt.datum(at)})
     side: dict[str, Any] = {"align": "right", "dx": -5} if at > middle else {"align": "left", "dx": 5}
     side |= {"y": 6, "baseline": "top"} if axis == "x" else {"x": 0, "baseline": "bottom", "dy": -4}
@@ -351,4 +349,3 @@ CHARTS = {
     "loader": ("Rate by workers and prefetch factor", loader_chart),
     "memory": ("Rate by peak memory", memory_chart),
 }
-"""Title and drawing of each chart, by its name."""

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).with_name("page")
 TONES = {Verdict.FASTER: "gain", Verdict.NO_GAIN: "same", Verdict.UNDECIDED: "open"}
-"""How the page shows a verdict."""
 MOST_COLUMNS = 4
 """Figures in a row under the heading."""
 SHOWN = {

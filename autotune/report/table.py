@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from autotune.records import Measurement, Trial
 
 TABLES = (".csv", ".parquet")
-"""What trials are written as."""
 DTYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
 """The pandas type of a column by that of its values: all of them allow missing values."""
 

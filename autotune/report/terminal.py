@@ -242,15 +242,12 @@ def script_text(facts: WorkloadFacts, present: Config, *, is_fixed: bool) -> str
     kept = size + ("" if is_fixed else " (--batch-size varies it)") + ("" if is_cast else ", fp32 (no autocast)")
     lines = [
         f"Found: {facts.loader_call}, {facts.dataset_name}{samples}; {facts.model_name} trains on {facts.device}.",
-        *(
-            [f"Together with it: {others}. They get the same settings; its samples are those that count."]
-            if others
-            else []
-        ),
         f"Today: {config_text(present)}.",
         f"Would vary: workers, prefetch factor, pinning, persistent workers, threads{precision}.",
         f"Would keep: {kept}, and everything else.",
     ]
+    if others:
+        lines.insert(1, f"Together with it: {others}. They get the same settings; its samples are those that count.")
     return printable("\n".join(lines))
 
 
@@ -289,13 +286,11 @@ def comparison_table(comparison: Comparison) -> Table:
     for heading in comparison.columns:
         table.add_column(heading, overflow="fold")
     for row in comparison.rows:
-        cells = map(_bar, row.cells, row.shares) if row.shares else row.cells
+        cells = [Text(cell) for cell in row.cells]
+        for cell, share in zip(cells, row.shares, strict=False):  # a setting has no shares
+            cell.append(" ").append("━" * round(BAR_WIDTH * share), style="cyan")
         table.add_row(row.name, *cells, style="bold" if row.name == RATE else "")
     return table
-
-
-def _bar(text: str, share: float) -> Text:
-    return Text(f"{text} ").append("━" * round(BAR_WIDTH * share), style="cyan")
 
 
 def _ratio_text(rate: float, baseline_rate: float | None) -> str:

@@ -282,7 +282,6 @@ def verdict_title(result: Answer) -> str:
 
 
 def _cost_text(result: Answer) -> str:
-    """Return how fast the same loss is reached with another batch; empty with the same."""
     if found := same_loss_pace(result):
         return f", {found[0]} as fast to the same loss"
     return ", at a cost in loss that is not known" if result.no_noise else ""
@@ -384,7 +383,6 @@ def same_loss_text(result: Answer) -> str:
 
 
 HEADINGS = {"same-batch": "with your batch", "samples": "with any batch"}
-"""Headings of the answers for the objectives."""
 
 
 def has_two_answers(result: Answer) -> bool:

@@ -1,4 +1,7 @@
-"""The tuner's side of the process boundary: decides which configuration to measure."""
+"""The tuner's side of the process boundary: decides which configuration to measure.
+
+Pure modules use no clock, no torch, no I/O.
+"""
 
 import warnings
 

@@ -1,7 +1,4 @@
-"""The agenda of a run: the next step, by all that is known and the time.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The agenda of a run: the next step, by all that is known and the time. Pure."""
 
 from __future__ import annotations
 
@@ -106,7 +103,7 @@ class Measure:
     config: Config | None = None
     """A configuration for the other objective, which no sampler proposes."""
     why: str | None = None
-    """What the user hears of it."""
+    """A message for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,6 @@ class Prove:
     proof: Proof
     stop: Stop
     why: str | None = None
-    """What the user hears of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +121,6 @@ class Settle:
 
     stop: Stop
     wanted: str
-    """The remedy for an undecided verdict."""
 
 
 Step = Wait | Look | Measure | Prove | Turn | Settle | Stop
@@ -180,23 +175,24 @@ class Agenda:
             return Measure()
         if look := self._look(None):
             return look
-        if self.known.leaves_nothing and not self.known.is_settled and self._may_settle:
-            return self._baseline_elsewhere
+        if self.known.leaves_nothing and not self.known.is_settled and (turn := self._baseline_elsewhere):
+            return turn
         stop = self._stop
         return self._wait(stop) or (self._look(stop) or self._proof(stop) if stop else Measure())
 
     @property
-    def _baseline_elsewhere(self) -> Turn:
-        """The baseline once more, at another place of the epoch: perhaps nothing is to be gained there either."""
-        seed = self.run.seed + 1 + self.rounds
-        return Turn(self.known.setup.space.base, seed, self.run.named(ALONE, seed))
+    def _baseline_elsewhere(self) -> Turn | None:
+        """The baseline at another place of the epoch; ``None`` without time, or where that was tried in vain."""
+        base, run = self.known.baseline.config, self.run
+        tried = sum(run.holds(trial) and trial.config == base for trial in self.known.history)
+        if tried >= MOST_SETTLING or run.left < self.measurement_seconds:
+            return None
+        seed = run.seed + 1 + self.rounds
+        return Turn(self.known.setup.space.base, seed, run.named(ALONE, seed))
 
     @property
     def _second_step(self) -> Step | None:
-        """The next step on the way to the answer for the other objective; ``None`` where it has ended.
-
-        The cost of a larger batch is looked at first, or last where only this answer has one.
-        """
+        """The cost of a larger batch is looked at first, or last where only this answer has one."""
         run, is_first = self.run, len(self.known.trials) == self.run.searched
         if run.is_interrupted:
             return None
@@ -208,8 +204,10 @@ class Agenda:
             return look
         if config := self._second_proposal:
             return Measure(config, SEARCHING_SECOND[self.known.setup.space.objective] if is_first else None)
-        finalist = self._second_finalist
-        return Prove(self._new_proof(SECOND, [finalist], 1), run.stop) if finalist and run.stop else None
+        if run.left < self._second_seconds or run.stop is None:
+            return None
+        finalist = self.known.second_finalist(self._first_answer, self.failed)
+        return Prove(self._new_proof(SECOND, [finalist], 1), run.stop) if finalist else None
 
     @property
     def _losses_look(self) -> Look | None:
@@ -277,17 +275,8 @@ class Agenda:
             **more,
         )
 
-    @property
-    def _may_settle(self) -> bool:
-        base = self.known.baseline
-        tried = sum(self.run.holds(trial) and trial.config == base.config for trial in self.known.history)
-        return tried < MOST_SETTLING and self.run.left >= self.measurement_seconds
-
     def _wait(self, stop: Stop | None) -> Wait | None:
-        """Return a pause where all depends on what other tuners are measuring.
-
-        That is the baseline, and any trial that could still give a reason to go on.
-        """
+        """Return a pause while other tuners measure the baseline, or a trial that could give a reason to go on."""
         others, done = self.known.others, self.known.trials
         if not others or (done and (stop is None or not self.has_time)):
             return None
@@ -299,11 +288,7 @@ class Agenda:
         return Wait(f"waiting for {who} to measure {'a configuration that may be faster' if done else 'the baseline'}")
 
     def _look(self, stop: Stop | None) -> Look | None:
-        """Return the next look; ``None`` where there is none, or no time.
-
-        Looks have a share of the budget, and the rest after the search for a half precision or options not yet tried,
-        and for what others' memory made fail.
-        """
+        """Return the next look: in its share of the budget, or after the search for what is untried or was lost."""
         run, space, known = self.run, self.known.setup.space, self.known.observations
         lost = known.lost if stop and self._retaken < MOST_RETAKEN else None
         if stop is None:
@@ -565,12 +550,6 @@ class Agenda:
         return config if self.run.left >= self._trial_seconds(config, forecast) + self._second_seconds else None
 
     @property
-    def _second_finalist(self) -> Config | None:
-        if self.run.left < self._second_seconds:
-            return None
-        return self.known.second_finalist(self._first_answer, self.failed)
-
-    @property
     def _second_seconds(self) -> float:
         """Seconds of three rounds of the answer for the other objective: as those with its batch took, where known."""
         keeps_batch, base = self.known.setup.space.objective == "samples", self.known.baseline.config
@@ -595,7 +574,6 @@ class Agenda:
         return len({trial.round for trial in self.known.history if self.run.holds(trial)})
 
     def _in_words(self, stop: Stop) -> str:
-        """Return why the run ended; where the budget is not spent, why the rest of it was no use."""
         left = self.run.left
         if stop.ending is not Ending.BUDGET or left < min(self.trial_cost, LITTLE * self.run.budget):
             return stop.text

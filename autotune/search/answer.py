@@ -50,7 +50,6 @@ OF_SCRIPT = "an epoch that is short enough to be measured whole"
 OF_FUNCTION = f"{OF_SCRIPT} (epoch_batches ends it earlier)"
 OR_ALONE = ", or one reader for all of it (--num-workers 0,1)"
 """The remedies where the rest of a stream may run at another rate than its beginning."""
-NO_TIME_FOR_LOSSES = "There was no time to compare the first losses with those of your settings."
 NO_TIME = "there was no time to prove an answer; give a larger --budget"
 LOSSES = 20
 """Losses of a script that are compared."""
@@ -134,7 +133,7 @@ def _on_first_losses(result: Result, known: Known) -> Iterator[str]:
         return
     own, new = ([look.attempt.losses for look in known.observations.looks_at("losses", each)] for each in starts)
     if not own:
-        yield NO_TIME_FOR_LOSSES
+        yield "There was no time to compare the first losses with those of your settings."
     elif own[0] and new and new[0] and (own[0] == new[0] or own[-1] is not own[0]):
         yield on_losses(own[0], new[0], own[-1])
 
@@ -200,7 +199,6 @@ def _decided(
 
 
 def _compared(confirmation: Confirmation | None, before: Standing, verdict: Verdict) -> Iterator[Standing]:
-    """Yield the standings that a verdict compares: the baseline's, and the best finalist's where that may be faster."""
     yield before
     if confirmation and confirmation.answer is not None and verdict is not Verdict.NO_GAIN:
         yield confirmation.standing(confirmation.answer)
@@ -233,10 +231,7 @@ def _second(result: Result, answer: Config, known: Known) -> tuple[Result | None
 
 
 def _is_like_rounds(searched: float, rate: float, confirmation: Confirmation | None) -> bool:
-    """Return whether the baseline ran in the search as in the rounds, which begin at other places of the epoch.
-
-    Where the machine's own speed varies, one of the rounds has to have run alike.
-    """
+    """Return whether the baseline ran in the search as in the rounds, or as in one where the machine's speed varies."""
     rates = [rate]
     if confirmation and confirmation.rounds:
         rounds = [one.baselines for one in confirmation.rounds]
@@ -310,7 +305,6 @@ def _nearest_loader(config: Config, probes: Sequence[Probe]) -> LoaderTrace | No
 
 
 def _resolved(config: Config, facts: WorkloadFacts) -> Config:
-    """Replace torch's own thread counts by the numbers that they were."""
     return replace(
         config,
         intra_op_threads=config.intra_op_threads or facts.intra_op_threads,
@@ -321,11 +315,8 @@ def _resolved(config: Config, facts: WorkloadFacts) -> Config:
 def _notes(
     confirmation: Confirmation | None, confirmed: Sequence[Trial], answer: Standing, before: Standing, known: Known
 ) -> Iterator[str]:
-    typical, facts, has_answer = (
-        answer.typical,
-        known.setup.facts,
-        confirmation is not None and confirmation.answer is not None,
-    )
+    typical, facts = answer.typical, known.setup.facts
+    has_answer = confirmation is not None and confirmation.answer is not None
     yield from on_disturbances(confirmed, has_answer=has_answer, is_new=answer.config != before.config)
     same, old = (
         [trial.measurement for trial in known.measured if trial.config == each.config and trial.measurement]
@@ -363,15 +354,13 @@ def _refused(known: Known) -> Iterator[str]:
 
 
 def _with_evidence(result: Result, given: Config, known: Known) -> Result:
-    """Return a result with the noise of the gradients, and with the evidence in its configuration.
-
-    ``given`` is the baseline as the user has it.
-    """
+    """Return a result with the gradients' noise and its evidence; ``given`` is the baseline as the user has it."""
     assert known.end
     if result.config.samples_per_update != result.baseline.samples_per_update:
         noise = known.noise
         result = replace(result, **({"no_noise": noise} if isinstance(noise, str) else {"noise": noise}))
-    answer, versions, host = result.measurement, result.facts.versions, result.host
+    answer, facts, versions, host = result.measurement, result.facts, result.facts.versions, result.host
+    cast, is_cast = facts.autocast_call, result.config.amp != "off"  # added, or left out
     before = _rounded(result.baseline_samples_per_second)
     is_of_later_epochs = answer.later_epochs or result.baseline_measurement.later_epochs
     measured: Measured = {
@@ -390,35 +379,27 @@ def _with_evidence(result: Result, given: Config, known: Known) -> Result:
         "speedup_ci95": _ends(result.speedup_ci95),
         "objective": result.objective,
         "learning_rate": learning_rate_of(
-            result.facts.optimizer, result.baseline.samples_per_update, result.config.samples_per_update
+            facts.optimizer, result.baseline.samples_per_update, result.config.samples_per_update
         ),
         "verdict": verdict_text(result.verdict, result.most_gain),
     }
     made_on: MadeOn = {
-        "device": result.facts.device_name,
+        "device": facts.device_name,
         "cpus": host.cpus,
-        "threads": result.facts.intra_op_threads,
+        "threads": facts.intra_op_threads,
         "torch": versions["torch"],
         "driver": versions.get("driver"),
-        "workload": result.facts.fingerprint,
+        "workload": facts.fingerprint,
         "date": known.end.date,
         "autotune": host.versions.get("autotune", "unknown"),
-        **_autocast(result),
-        **({"loader": result.facts.loader_site} if result.facts.loader_site else {}),
-        **({"loop": result.facts.loop} if result.facts.loop else {}),
-        **({"other_loaders": list(result.facts.other_loader_sites)} if result.facts.other_loader_sites else {}),
-        **({"loaders_of_ranks": list(result.facts.sites_of_ranks)} if result.facts.sites_of_ranks else {}),
-        **({"shared_lines": list(result.facts.shared_lines)} if result.facts.shared_lines else {}),
+        **({} if not facts.loader_site or is_cast == bool(cast) else {"autocast": cast or ADDED}),
+        **({"loader": facts.loader_site} if facts.loader_site else {}),
+        **({"loop": facts.loop} if facts.loop else {}),
+        **({"other_loaders": list(facts.other_loader_sites)} if facts.other_loader_sites else {}),
+        **({"loaders_of_ranks": list(facts.sites_of_ranks)} if facts.sites_of_ranks else {}),
+        **({"shared_lines": list(facts.shared_lines)} if facts.shared_lines else {}),
     }
     return replace(result, config=replace(result.config, measured=measured, made_on=made_on))
-
-
-def _autocast(result: Result) -> MadeOn:
-    """Return the autocast that an answer adds to its script, or the place of the one that it leaves out."""
-    facts, is_cast = result.facts, result.config.amp != "off"
-    if not facts.loader_site or is_cast == bool(facts.autocast_call):
-        return {}
-    return {"autocast": facts.autocast_call or ADDED}
 
 
 def _rounded(value: float) -> float:

@@ -1,7 +1,4 @@
-"""The largest gain that is possible, by the measurements of the baseline and the looks at its step.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The largest gain that is possible, by the measurements of the baseline and the looks at its step. Pure."""
 
 from __future__ import annotations
 
@@ -95,5 +92,4 @@ def _steps(observations: Observations, forecast: Forecast) -> list[_Step]:
 
 
 def _is_beyond(threads: int, count: int, base: int) -> bool:
-    """Return whether a number of threads lies beyond a count, seen from the baseline's."""
     return threads < count < base or base < count < threads

@@ -1,7 +1,4 @@
-"""Configurations that would not fit the machine, or would fail as others did, and why.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""Configurations that would not fit the machine, or would fail as others did, and why. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The whole space as it looks now: the expected rate of each configuration, and those worth measuring.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The whole space as it looks now: the expected rate of each configuration, and those worth measuring. Pure."""
 
 from __future__ import annotations
 
@@ -90,10 +87,7 @@ class Forecast:
         return min(equal, key=lambda config: (config.step_key != step, cost(config, self.base)))
 
     def _uncrowded_twin(self) -> Config | None:
-        """Return the best with as many threads as its workers leave CPUs; ``None`` where it has, or that cannot win.
-
-        Where both are too many they hinder each other, by how much is not known before.
-        """
+        """Return the best with as many threads as its workers leave CPUs: too many hinder each other, unforeseen."""
         best = self.best.config
         free = max(1.0, self.cpus - best.num_workers)
         if not best.num_workers or self._threads(best) <= free:

@@ -1,7 +1,4 @@
-"""All that is known of a study at one moment: the table that the agenda and the answer read.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""All that is known of a study at one moment: the table that the agenda and the answer read. Pure."""
 
 from __future__ import annotations
 

@@ -39,19 +39,17 @@ def _steps(forecast: Forecast, disturbed: Container[tuple[str, int]]) -> Iterato
         fitting = [index for index in indices if forecast.refusals[index] is None]
         arrays = forecast.prediction.ceilings, np.exp(forecast.posterior.means)
         ceiling, rate = (float(each[fitting or indices].max()) for each in arrays)
-        refusal = None if fitting else forecast.refusals[indices[0]]
         yield StepForecast(
             batch_size=batch_size,
             amp=amp,
             ceiling=ceiling,
             rate=min(ceiling, rate),
-            refusal=refusal,
+            refusal=None if fitting else forecast.refusals[indices[0]],
             is_disturbed=(amp, batch_size) in disturbed,
         )
 
 
 def _loaders(forecast: Forecast, answer: Config) -> Iterator[LoaderForecast]:
-    """Yield every setting of the loader with the step of an answer; of those alike the fastest."""
     alike: dict[tuple[int, int], int] = {}
     for index in np.argsort(-forecast.posterior.means, kind="stable").tolist():
         config = forecast.configs[index]

@@ -1,7 +1,4 @@
-"""The loader's rate at every batch size and number of workers, from one or two traces of it.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The loader's rate at every batch size and number of workers, from one or two traces of it. Pure."""
 
 from __future__ import annotations
 
@@ -195,7 +192,9 @@ def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
         return near
     samples = batch_size / near.batch_size
     factor = _build_at(traces, near, batch_size) / max(fmean(near.build_seconds), NOTHING)
-    has_one_each = near.batch_tensors >= near.batch_size > 1  # a tensor for each sample or more, else as many always
+    tensors = near.batch_tensors
+    if tensors >= near.batch_size > 1:  # a tensor for each sample or more, else as many always
+        tensors = math.ceil(tensors * batch_size / near.batch_size)
     builds = scaled_builds(np.array(near.build_seconds), fmean(near.build_seconds) * factor, samples)
     return replace(
         near,
@@ -208,9 +207,7 @@ def _trace_at(traces: Sequence[LoaderTrace], batch_size: int) -> LoaderTrace:
         transfer_seconds=near.transfer_seconds * samples,
         pinned_transfer_seconds=near.pinned_transfer_seconds * samples,
         batch_bytes=round(near.batch_bytes * samples),
-        batch_tensors=math.ceil(near.batch_tensors * batch_size / near.batch_size)
-        if has_one_each
-        else near.batch_tensors,
+        batch_tensors=tensors,
     )
 
 

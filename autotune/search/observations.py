@@ -1,7 +1,4 @@
-"""All measurements so far, for the code that reasons about them.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""All measurements so far, for the code that reasons about them. Pure."""
 
 from __future__ import annotations
 

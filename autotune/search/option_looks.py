@@ -1,7 +1,4 @@
-"""Further options of the step: looks at each beside the step without it, and those that may be used.
-
-A pure function of the observations, as ``probe_plan``.
-"""
+"""Further options of the step: looks at each beside the step without it, and those that may be used. Pure."""
 
 from __future__ import annotations
 
@@ -55,10 +52,8 @@ def _pairs(observations: Observations, space: Space) -> Iterator[tuple[Config, C
     paying = [config for config in alone if _reason(observations, config, plain) is None]
     if len(paying) > 1:
         options = tuple(option for config in paying for option in config.options)
-        yield (
-            replace(plain, options=options),
-            max(paying, key=lambda each: _look(observations, each).samples_per_second),
-        )
+        fastest = max(paying, key=lambda each: _look(observations, each).samples_per_second)
+        yield replace(plain, options=options), fastest
 
 
 def _plain(observations: Observations, space: Space) -> Config | None:

@@ -1,7 +1,4 @@
-"""The plan of a run: the seconds that its measurements take, and the budget that they ask for.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The plan of a run: the seconds that its measurements take, and the budget that they ask for. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Predictions for every configuration from a few probes: an expected rate, a bound, and whether it fits.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""Predictions for every configuration from a few probes: an expected rate, a bound, and whether it fits. Pure."""
 
 from __future__ import annotations
 
@@ -192,7 +189,6 @@ def _capacity(config: Config, steps: _Steps, loader: LoaderModel, observations: 
 
 
 def _crowded(rates: Floats, capacity: Floats) -> Floats:
-    """Return rates that approach the limit of the CPUs beside an accelerator gradually."""
     smaller, larger = np.minimum(rates, capacity), np.maximum(rates, capacity)
     crowded: Floats = smaller * (1 + (smaller / larger) ** CROWDING) ** (-1 / CROWDING)
     return crowded

@@ -186,10 +186,7 @@ def _looks_of_group(observations: Observations, config: Config) -> dict[int, Com
 
 
 def _failed_of_group(observations: Observations, config: Config) -> dict[int, Outcome]:
-    """Return the outcomes of probes of steps without numbers, by batch size.
-
-    Those count that others' memory made fail until a later probe has numbers.
-    """
+    """Return outcomes of steps without numbers, by batch; of others' memory until a later probe has numbers."""
     failed: dict[int, Outcome] = {}
     for probe in observations.step_probes:
         if _is_of_group(observations, probe.config, config):
@@ -278,10 +275,7 @@ def _beside_the_fastest(observations: Observations, space: Space) -> Config | No
 
 
 def _in_half_precision(observations: Observations, space: Space, groups: Sequence[Config]) -> Config | None:
-    """Return the fastest step in half precision, which may gain from larger batches alone.
-
-    It fits wherever fp32 did, and may leave the memory free that fp32 does not.
-    """
+    """Return the fastest step in half precision, which fits wherever fp32 did, and may fit where that does not."""
     within = observations.looks_within(space)
     running = [group.amp for group in groups if group.amp != "off" and _looks_of_group(observations, group)]
     others = (_unseen(observations, replace(_fastest(within), amp=amp)) for amp in running if within)

@@ -1,7 +1,4 @@
-"""Looks that are taken again: a stall made them slower than all else that was measured allows.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""Looks that are taken again: a stall made them slower than all else that was measured allows. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from statistics import fmean
 
 from autotune.config import Config
 from autotune.probes import ComputeProbe, LoaderTrace
-from autotune.records import Part, Probe
+from autotune.records import Part
 from autotune.search.loader_model import NOTHING
 from autotune.search.observations import Observations
 
@@ -29,30 +26,26 @@ PLAUSIBLE = 2.0
 def repeated_look(observations: Observations) -> tuple[Part, Config] | None:
     """Return the part and the configuration of a look to take again, or ``None``."""
     for probe in observations.probes:
-        alike = [_speed(each) for each in observations.looks_at(probe.part, probe.config) if each.attempt.found]
+        if (own := probe.attempt.compute or probe.attempt.loader) is None:
+            continue  # other looks are never taken again
+        looks = (each.attempt for each in observations.looks_at(probe.part, probe.config))
+        alike = [_speed(found) for look in looks if (found := look.compute or look.loader)]
         is_settled = len(alike) >= MOST_LOOKS or (len(alike) == MOST_LOOKS - 1 and max(alike) <= AGREEMENT * min(alike))
-        if alike and not is_settled and max(alike) < _least(observations, probe):
+        least = (
+            _least_of_step(observations, probe.config, own)
+            if isinstance(own, ComputeProbe)
+            else _least_of_loader(observations, own)
+        )
+        if not is_settled and max(alike) < max(least, default=0.0):
             return probe.part, probe.config
     return None
 
 
-def _speed(probe: Probe) -> float:
-    """Return the samples per second that a look saw; infinite for other looks, which are never taken again."""
-    if compute := probe.attempt.compute:
-        return compute.samples_per_second
-    return _built(loader) if (loader := probe.attempt.loader) else float("inf")
-
-
-def _built(trace: LoaderTrace) -> float:
-    """Return the samples per second that one worker builds."""
-    return trace.batch_size / max(fmean(trace.build_seconds), NOTHING)
-
-
-def _least(observations: Observations, probe: Probe) -> float:
-    """Return the least samples per second of a look that contradicts nothing."""
-    if compute := probe.attempt.compute:
-        return max(_least_of_step(observations, probe.config, compute), default=0.0)
-    return max(_least_of_loader(observations, loader), default=0.0) if (loader := probe.attempt.loader) else 0.0
+def _speed(look: ComputeProbe | LoaderTrace) -> float:
+    """Return the samples per second that a look saw, or that one worker builds."""
+    if isinstance(look, ComputeProbe):
+        return look.samples_per_second
+    return look.batch_size / max(fmean(look.build_seconds), NOTHING)
 
 
 def _least_of_step(observations: Observations, config: Config, own: ComputeProbe) -> Iterator[float]:
@@ -92,4 +85,4 @@ def _least_of_loader(observations: Observations, own: LoaderTrace) -> Iterator[f
             yield own.batch_size / measured.step_time.data_wait / threads / PLAUSIBLE
     for other in observations.traces:
         if other is not own:
-            yield _built(other) / PLAUSIBLE * min(1.0, own.batch_size / other.batch_size)
+            yield _speed(other) / PLAUSIBLE * min(1.0, own.batch_size / other.batch_size)

@@ -1,7 +1,4 @@
-"""One run of a study: its time, its proofs, and the reason for its end; all else stands in the study's records.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""A run: its time, its proofs, and the reason for its end; all else stands in the study's records. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ class Run:
     looking: float | None = None
     """Seconds that were spent when its looks began to have their share of the rest; ``None`` before the baseline."""
     is_exhausted: bool = False
-    """Whether the sampler had nothing new to propose."""
     proofs: tuple[Proof, ...] = ()
     """Its proofs of the answer, in order."""
     second: Proof | None = None

@@ -1,7 +1,4 @@
-"""The space of a search: each knob's candidate values, in order, and the configurations they make.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The space of a search: each knob's candidate values, in order, and the configurations they make. Pure."""
 
 from __future__ import annotations
 

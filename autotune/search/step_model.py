@@ -1,7 +1,4 @@
-"""The cost of unmeasured training steps: seconds and memory over batch size, precision, threads and options.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The cost of unmeasured training steps: seconds and memory over batch size, precision, threads and options. Pure."""
 
 from __future__ import annotations
 
@@ -103,10 +100,7 @@ class ComputeModel:
 
 
 def _curves(points: Iterable[StepPoint]) -> dict[Group, dict[int, Estimate]]:
-    """Return for each group the times at each batch size, in order.
-
-    Each is a geometric mean, and has the largest spread: batches in a fixed order are the same ones every time.
-    """
+    """Return geometric means by group and batch size, with the largest spread: in fixed order batches come again."""
     found: dict[Group, dict[int, list[StepPoint]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         found[point.amp, point.threads, point.options][point.batch_size].append(point)

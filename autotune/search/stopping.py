@@ -1,7 +1,4 @@
-"""The end of the search, and its reason in words.
-
-Pure: no clock, no torch, no I/O.
-"""
+"""The end of the search, and its reason in words. Pure."""
 
 from __future__ import annotations
 

@@ -111,10 +111,7 @@ class TuningStudy:
         return config in taken or (most is not None and config not in begun and len(begun) >= most)
 
     def _is_refused(self, config: Config) -> bool:
-        """Return whether a proposed configuration is not to be measured, and end its trial then.
-
-        The sampler hears the rate of a configuration that was measured before.
-        """
+        """Return whether a proposal is not to be measured; the sampler then hears the rate of a trial alike, if any."""
         assert self._asked is not None
         known = self.known
         same = next((trial for trial in known.trials if trial.config == config), None)

@@ -28,7 +28,6 @@ from autotune.search.stopping import Stop
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage
 
-ENDING = "interrupted: finishing with the trials so far; interrupt again to stop at once"
 SEARCH: Kind = "search"
 REPEATED = 4.0
 """A disturbed trial is measured once more where so many times its seconds are left."""
@@ -43,7 +42,6 @@ class Tuner:
     budget: Budget
     messages: Messages
     max_trials: int | None = None
-    """Most trials of the search, where the user gave a number."""
     sampler: BaseSampler | None = None
     """The sampler that proposes; ``None`` for the predictive one."""
     opening: float | None = None
@@ -222,7 +220,7 @@ class Tuner:
         if not study.known.trials:
             raise InterruptedRunError("interrupted before the baseline was measured")
         if run.stop is None and agenda.turn is None:
-            self.messages.say(ENDING)
+            self.messages.say("interrupted: finishing with the trials so far; interrupt again to stop at once")
         self._change(study, interrupted=self.budget.spent)
         self.runner.close()
 
@@ -234,7 +232,6 @@ class Tuner:
 
 
 def _require_baseline(trial: Trial, memory_limit: MemoryLimit) -> None:
-    """Raise when the baseline gave no number, so that nothing could be compared with it, or takes too much memory."""
     peak = require_numbers(trial.attempt).peak_memory_bytes
     if memory_limit.most is not None and peak > memory_limit.most:
         raise UsageError(
