@@ -36,7 +36,6 @@ class GradientAccumulator:
         if reduction not in get_args(Reduction):
             raise UsageError(f"reduction is {reduction!r}; allowed: {', '.join(get_args(Reduction))}")
         self.optimizer = optimizer
-        """The optimizer that changes the weights."""
         self.scaler = scaler
         """The scaler of the loss in fp16; it does nothing in other precisions."""
         self._batch_size = batch_size
@@ -133,7 +132,6 @@ class GradientAccumulator:
 
 
 def _ranks() -> int:
-    """Return how many ranks train together; 1 without a process group."""
     from torch import distributed
 
     is_group = distributed.is_available() and distributed.is_initialized()

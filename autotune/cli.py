@@ -140,7 +140,11 @@ def _completion(flags: argparse.Namespace) -> int:
         import shtab
     except ImportError:
         raise UsageError("completion needs shtab: pip install 'torch-autotune[completion]'") from None
-    _print(shtab.complete(build_parser(), flags.shell) + "\n")
+    root = build_parser()
+    for action in (each for parser in parsers_of(root).values() for each in parser._actions):
+        if "FILE" in str(action.metavar) or action.metavar in ("STUDY", "SCRIPT"):
+            vars(action)["complete"] = shtab.FILE
+    _print(shtab.complete(root, flags.shell) + "\n")
     return 0
 
 
@@ -258,7 +262,13 @@ def _check(flags: argparse.Namespace) -> int:
     with _progress(flags.quiet) as on_progress:
         place, budget = _place(flags), parse_duration(flags.budget)
         found = check(flags.file, workload, flags.dataset, **place, budget=budget, on_progress=on_progress)
-    print(json.dumps(asdict(found), indent=2) if flags.json else check_text(found, flags.file))
+    if flags.json:
+        content, measured = asdict(found), found.config.measured or {}
+        names = ("samples_per_second", "speedup", "speedup_ci95", "beginning_samples", "later_epochs")
+        promise = {name: content.pop(name) for name in ("config", "baseline")} | {n: measured.get(n) for n in names}
+        print(json.dumps({"promise": promise, **content}, indent=2))
+    else:
+        print(check_text(found, flags.file))
     return CHECK_CODES[found.verdict]
 
 

@@ -107,7 +107,6 @@ def _decode(compressed: bytes) -> Tensor:
 
 
 def _augment(image: Tensor) -> Tensor:
-    """Return a random crop, resized, perhaps mirrored, with its brightness, contrast and pixels disturbed."""
     resized = interpolate(_random_crop(image)[None].float(), size=INPUT_SIZE, mode="bilinear", antialias=True)[0]
     mirror, contrast, brightness = torch.rand(3).tolist()
     if mirror < 0.5:

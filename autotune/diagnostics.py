@@ -64,8 +64,6 @@ def diagnose(
 def _examine(
     runner: Runner, config: Config, facts: WorkloadFacts, messages: Messages, trace: str | Path | None
 ) -> Diagnosis:
-    """Measure one configuration, probe its parts, and conclude."""
-
     def look(part: Part, **settings: Any) -> Attempt:
         messages.show(Progress(phase="probe", running=config))
         return runner.measure(config, Request(seconds=PART_SECONDS, time_limit=TIME_LIMIT, part=part, **settings))

@@ -91,7 +91,6 @@ def _record(record: type[Record], values: object, where: str) -> Record:
 
 @cache
 def _hints(record: type[Any]) -> dict[str, Any]:
-    """Return the fields that a record is written with, and their types."""
     types_of = get_type_hints(record)
     return {field.name: types_of[field.name] for field in fields(record)}
 

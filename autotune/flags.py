@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from autotune.errors import ConfigFileError, UsageError
 from autotune.settings import KNOBS
@@ -242,7 +242,6 @@ exit codes:
 """
 
 
-RUN_USAGE = "python -m autotune run [flags] SCRIPT [arguments of the script]"
 AS_MODULE = "SCRIPT is a file such as train.py, or -m and a module such as -m package.train"
 
 
@@ -312,10 +311,9 @@ class Parser(argparse.ArgumentParser):
 
     def _of_file(self, script: tuple[str, ...]) -> dict[str, Any]:
         """Return the options of this command that pyproject.toml gives."""
-        names = (
-            {action.dest for action in self._actions} & OPTIONS.keys() if self.prog.split()[-1] in MEASURING else set()
-        )
-        found = {name: value for name, value in file_options().items() if name in names} if names else {}
+        known = {action.dest for action in self._actions}
+        is_measuring = self.prog.split()[-1] in MEASURING
+        found = {name: each for name, each in file_options().items() if name in known} if is_measuring else {}
         for action in self._actions:
             action.required = action.required and action.dest not in found
         return {name: value for name, value in found.items() if not (script and name in ("model", *OF_FUNCTIONS))}
@@ -392,10 +390,13 @@ def build_parser() -> argparse.ArgumentParser:
     root.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
     commands = root.add_subparsers(metavar="COMMAND", parser_class=Parser, prog="autotune")
     about = {signature.split()[0]: words for signature, words in SIGNATURES.items()}
-    for name, (build, takes_script, texts) in _COMMANDS.items():
-        parser = commands.add_parser(name, help=about[name], **texts)
+    for name, (add, usage, description, epilog, takes_script) in _COMMANDS.items():
+        layout = argparse.RawDescriptionHelpFormatter if epilog is EPILOG else argparse.HelpFormatter
+        parser = commands.add_parser(
+            name, formatter_class=layout, usage=usage, description=description, epilog=epilog, help=about[name]
+        )
         parser.takes_script = takes_script
-        build(parser)
+        add(parser)
     return root
 
 
@@ -484,89 +485,72 @@ def _add_completion(parser: Parser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
 
 
-_Command = tuple["Callable[[Parser], None]", bool, dict[str, Any]]
-_COMMANDS: dict[str, _Command] = {
-    "tune": (
+class _Command(NamedTuple):
+    add: Callable[[Parser], None]
+    usage: str
+    description: str
+    epilog: str
+    takes_script: bool = False
+
+
+_COMMANDS = {
+    "tune": _Command(
         _add_tune,
-        False,
-        {
-            "usage": "python -m autotune tune --model MODEL [--dataset DATASET] [flags]\n"
-            "       python -m autotune --model MODEL [--dataset DATASET] [flags]",
-            "description": "Tune the model and dataset that a function of yours returns.",
-            "epilog": EPILOG,
-            "formatter_class": argparse.RawDescriptionHelpFormatter,
-        },
+        "python -m autotune tune --model MODEL [--dataset DATASET] [flags]\n"
+        "       python -m autotune --model MODEL [--dataset DATASET] [flags]",
+        "Tune the model and dataset that a function of yours returns.",
+        EPILOG,
     ),
-    "run": (
+    "run": _Command(
         _add_run,
-        True,
-        {
-            "usage": RUN_USAGE,
-            "description": "Tune a training script as it is: its own loop is the training step.",
-            "epilog": f"{AS_MODULE}. exit codes: as for tuning",
-        },
+        "python -m autotune run [flags] SCRIPT [arguments of the script]",
+        "Tune a training script as it is: its own loop is the training step.",
+        f"{AS_MODULE}. exit codes: as for tuning",
+        takes_script=True,
     ),
-    "apply": (
+    "apply": _Command(
         _add_apply,
-        True,
-        {
-            "usage": "python -m autotune apply [--strict] FILE SCRIPT [arguments of the script]",
-            "description": "Train a script as it is, with the settings that run has found for it.",
-            "epilog": AS_MODULE,
-        },
+        "python -m autotune apply [--strict] FILE SCRIPT [arguments of the script]",
+        "Train a script as it is, with the settings that run has found for it.",
+        AS_MODULE,
+        takes_script=True,
     ),
-    "check": (
+    "check": _Command(
         _add_check,
-        True,
-        {
-            "usage": "python -m autotune check [flags] FILE SCRIPT [arguments of the script]\n"
-            "       python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
-            "description": "Measure a config file's configuration beside its baseline again: does its gain hold here?",
-            "epilog": f"{AS_MODULE}. exit codes: 0 the gain holds; 1 it does not; 11 undecided; others as for tuning",
-        },
+        "python -m autotune check [flags] FILE SCRIPT [arguments of the script]\n"
+        "       python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
+        "Measure a config file's configuration beside its baseline again: does its gain hold here?",
+        f"{AS_MODULE}. exit codes: 0 the gain holds; 1 it does not; 11 undecided; others as for tuning",
+        takes_script=True,
     ),
-    "diagnose": (
+    "diagnose": _Command(
         _add_diagnose,
-        True,
-        {
-            "usage": "python -m autotune diagnose [flags] SCRIPT [arguments of the script]\n"
-            "       python -m autotune diagnose --model MODEL [--dataset DATASET] [flags]",
-            "description": "Measure one configuration for half a minute and name its limit, the evidence and the "
-            "remedy.",
-            "epilog": f"{AS_MODULE}. exit codes: as for tuning",
-        },
+        "python -m autotune diagnose [flags] SCRIPT [arguments of the script]\n"
+        "       python -m autotune diagnose --model MODEL [--dataset DATASET] [flags]",
+        "Measure one configuration for half a minute and name its limit, the evidence and the remedy.",
+        f"{AS_MODULE}. exit codes: as for tuning",
+        takes_script=True,
     ),
-    "export": (
+    "export": _Command(
         _add_export,
-        False,
-        {
-            "usage": "python -m autotune export FILE --to TOOL [--objective NAME] [--output FILE] [--force]\n"
-            "       python -m autotune export FILE --to patch [--output FILE] [--force] SCRIPT",
-            "description": "Convert a config file for another tool, and name the settings that the tool cannot take.",
-            "epilog": "exit codes: 0 done; others as for tuning",
-        },
+        "python -m autotune export FILE --to TOOL [--objective NAME] [--output FILE] [--force]\n"
+        "       python -m autotune export FILE --to patch [--output FILE] [--force] SCRIPT",
+        "Convert a config file for another tool, and name the settings that the tool cannot take.",
+        "exit codes: 0 done; others as for tuning",
     ),
-    "report": (
+    "report": _Command(
         _add_report,
-        False,
-        {
-            "usage": "python -m autotune report STUDY [--output FILE] [--force] [--study NAME]",
-            "description": "Draw a study, also a running one, as an HTML report that needs no network, or write its "
-            "trials.",
-            "epilog": "exit codes: 0 done; others as for tuning",
-        },
+        "python -m autotune report STUDY [--output FILE] [--force] [--study NAME]",
+        "Draw a study, also a running one, as an HTML report that needs no network, or write its trials.",
+        "exit codes: 0 done; others as for tuning",
     ),
-    "completion": (
+    "completion": _Command(
         _add_completion,
-        False,
-        {
-            "usage": "python -m autotune completion SHELL",
-            "description": "Print a script that has a shell complete autotune's commands, flags and files.",
-            "epilog": 'bash: eval "$(autotune completion bash)"; zsh and fish: write it where they read completions',
-        },
+        "python -m autotune completion SHELL",
+        "Print a script that has a shell complete autotune's commands, flags and files.",
+        'bash: eval "$(autotune completion bash)"; zsh and fish: write it where they read completions',
     ),
 }
-"""Each command: what adds its arguments, whether it takes a script, and its texts."""
 
 
 def _add_output(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

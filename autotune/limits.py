@@ -81,7 +81,6 @@ class Budget:
     """Wall time for everything."""
 
     seconds: float
-    """Seconds of the whole budget."""
     now: Callable[[], float] = time.monotonic
     """The clock; injected by tests and simulated machines."""
     is_given: bool = True

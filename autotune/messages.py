@@ -24,13 +24,10 @@ class Progress:
     """One moment of a run, for its display."""
 
     phase: Phase
-    """Phase of the run."""
     seconds_left: float | None = None
     """Seconds left of the budget; ``None`` without one."""
     running: Config | None = None
-    """The configuration that is being measured now."""
     finished: Trial | None = None
-    """The trial that has just ended."""
     looked: Probe | None = None
     """The short look that has just ended."""
     best_rate: float | None = None
@@ -38,7 +35,6 @@ class Progress:
     baseline_rate: float | None = None
     """Samples per second of the baseline."""
     message: str | None = None
-    """Message for the user."""
 
 
 class Messages:
@@ -57,7 +53,6 @@ class Messages:
         self._lock = threading.RLock()
         self._rates: tuple[float | None, float | None] = (None, None)
         self.phase: Phase = "inspect"
-        """What the run is doing now."""
         self.notes: tuple[str, ...] = ()
         """What the result says again."""
 

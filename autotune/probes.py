@@ -57,7 +57,6 @@ class LoaderTrace:
     """The cost of batches of one size, built by one worker and by the training process."""
 
     batch_size: int
-    """Samples in a batch."""
     build_seconds: tuple[float, ...]
     """Seconds that one worker took for each batch, one after the other."""
     receive_seconds: float
@@ -165,7 +164,6 @@ class GradientNoise:
     """The gradients of small batches and of the large ones that they make, in a short training after a warm-up."""
 
     batch_size: int
-    """Samples of a small batch."""
     parts: int
     """Small batches of a large one, with which the optimizer steps."""
     points: tuple[tuple[tuple[float, float], ...], ...]
@@ -239,7 +237,6 @@ class Anatomy:
     has_cuda_build: bool
     """Whether this build of torch could use an accelerator at all."""
     seconds: float
-    """Seconds of the probe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,4 +260,3 @@ class Trace:
     operations: tuple[TracedOperation, ...]
     """Longest first."""
     steps: int
-    """Steps in the trace."""

@@ -62,7 +62,6 @@ class Round:
     """One measurement of each, in fresh processes, shortly one after another."""
 
     name: str
-    """Its name in the study."""
     baselines: tuple[Measurement, ...]
     finalists: Mapping[Config, Measurement]
 
@@ -352,7 +351,6 @@ class Confirmation:
         return is_small and self.most is not None and self.most <= NEGLIGIBLE
 
     def _knows_rate(self, standing: Standing) -> bool:
-        """Return whether a rate is known well, or hardly better after more rounds."""
         most = (1 + KNOWN) * standing.rate
         is_narrow = standing.rate_ci95 is not None and standing.rate_ci95[1] <= most
         return is_narrow or len(self.complete) >= KNOWN_ROUNDS
@@ -376,7 +374,6 @@ class Turn(NamedTuple):
     seed: int
     """Decides the place of the epoch, and the order of its samples."""
     round: str
-    """Its round."""
     entry: int | None = None
     """The number of its configuration among all that were ever compared with the baseline, in the order of entry;
     ``None`` for the baseline."""
@@ -457,15 +454,12 @@ def has_time(left: float, took: Sequence[float], usual: float, measurements: flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """A proof at one moment."""
-
     proof: Proof
     found: Confirmation
     """The results of the complete rounds."""
     order: Sequence[Config | None]
     """The turns of the present round; ``None`` for the baseline."""
     turns: int = 0
-    """Turns of it that were taken."""
     tried: int = 0
     """Rounds that have ended."""
     most: int
@@ -502,7 +496,6 @@ class _State:
 
 
 def _replayed(proof: Proof, baseline: Config, trials: Iterable[Trial]) -> _State:
-    """Return a proof after the trials on record."""
     confirming = [trial for trial in trials if trial.kind == "confirm" and trial.round]
     found = _at_begin(proof, baseline, [trial for trial in confirming if trial.number < proof.since])
     known = len(found.complete)
@@ -527,7 +520,6 @@ def _replayed(proof: Proof, baseline: Config, trials: Iterable[Trial]) -> _State
 
 
 def _at_begin(proof: Proof, baseline: Config, before: Sequence[Trial]) -> Confirmation:
-    """Return the results on record when a proof began, and its finalists."""
     failed = {trial.config for trial in before if has_failed(trial)}
     numbers = {trial.config: trial.entry for trial in before if trial.entry is not None}
     for config in (*proof.entering, *proof.finalists):
@@ -576,13 +568,11 @@ def _planned(trials: Iterable[Trial]) -> int | None:
 
 
 def _changed(found: Confirmation, configs: Container[Config | None], **changes: Any) -> Confirmation:
-    """Return results after a change of some finalists."""
     entries = (replace(each, **changes) if each.config in configs else each for each in found.finalists)
     return replace(found, finalists=tuple(entries))
 
 
 def _after_round(state: _State, taken: Sequence[Trial]) -> _State:
-    """Return a proof after turns of its next round: at the round's end, or within it."""
     found = replace(state.found, planned=state.found.planned or _planned(taken))
     longest = [state.longest, *(each.attempt.seconds for each in taken if each.measurement)]
     took = (*state.took, *(each.attempt.seconds for each in taken))

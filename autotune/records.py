@@ -38,13 +38,10 @@ class StepTime:
     """Where an average training step spends its time, in seconds; the fields add up to the step."""
 
     data_wait: float
-    """Waiting for the next batch."""
     host_to_device: float
-    """Copying the batch to the device."""
     forward: float
     """Model and loss."""
     backward: float
-    """Gradients."""
     optimizer: float
     """Optimizer step, gradient scaling and zeroing."""
     other: float
@@ -231,7 +228,6 @@ class Measurement:
     ready_batches: float
     """Mean number of batches built but not yet consumed; 0 without workers."""
     conditions: Conditions
-    """The state of the machine during the measurement."""
     loss: float | None = None
     """The last loss of the window, for the check that it is finite."""
     later_epochs: bool = False
@@ -246,7 +242,6 @@ class Measurement:
     batch_bytes: int = 0
     """Bytes of the tensors in a batch; 0 where unknown."""
     batch_tensors: int = 1
-    """Tensors in a batch."""
     unique_share: float = 1.0
     """Share of the batches that are not another worker's; below 1 where an iterable dataset is not divided."""
     stopped_early: bool = False
@@ -311,7 +306,6 @@ class WorkloadFacts:
     dataset_length: int | None
     """Samples in the dataset; ``None`` for an iterable dataset without a length, and one of whole batches."""
     iterable: bool
-    """Whether the dataset is iterable rather than indexed."""
     sets_epoch: bool
     """Whether the dataset has ``set_epoch``, which persistent workers do not see."""
     parameters: int
@@ -423,7 +417,6 @@ class Request:
     fresh: bool = False
     """Whether a new process is required, as for confirmation."""
     part: Part = "training"
-    """The part of training to measure."""
     seed: int | None = None
     """Decides where in an epoch's order training begins, and the order itself where it is random; ``None`` for any."""
     least_rate: float | None = None
@@ -444,7 +437,6 @@ class Attempt:
     """One measurement: its outcome, and its numbers or the reason for none."""
 
     outcome: Outcome
-    """Its outcome."""
     payload: Payload | None = None
     """Its numbers; ``None`` unless the outcome is ok or suspect."""
     message: str = ""
@@ -507,7 +499,6 @@ class Probe:
     """A probe of one part of the pipeline, and its outcome."""
 
     part: Part
-    """The part."""
     config: Config
     """Batch size, precision and threads it was made with."""
     attempt: Attempt
@@ -529,13 +520,9 @@ class Trial:
     """One configuration and its outcome."""
 
     number: int
-    """Its number in the study."""
     kind: Kind
-    """Why it was measured."""
     config: Config
-    """The measured configuration."""
     attempt: Attempt
-    """Its outcome."""
     predicted: float | None = None
     """Expected samples per second, before it ran."""
     bound: float | None = None

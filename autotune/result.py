@@ -58,7 +58,6 @@ class Finalist:
     """A configuration that was measured side by side with the baseline in fresh processes."""
 
     config: Config
-    """The configuration."""
     speedup: float
     """Mean of its rates over that of the baseline's, in the same rounds."""
     interval: Interval | None
@@ -75,7 +74,6 @@ class StepForecast:
     """Expected rates of a batch size in a precision, with the best number of threads."""
 
     batch_size: int
-    """Samples in a batch."""
     amp: str
     """``off``, ``bf16`` or ``fp16``."""
     ceiling: float
@@ -93,7 +91,6 @@ class LoaderForecast:
     """Expected rate of one setting of the loader with the answer's step."""
 
     num_workers: int
-    """Worker processes."""
     prefetch_factor: int | None
     """Batches asked ahead of each; ``None`` without workers."""
     rate: float
@@ -142,16 +139,12 @@ class Answer:
     speedup_ci95: Interval | None
     """95 % interval of that ratio, which holds after every round; ``None`` below three rounds."""
     verdict: Verdict
-    """Whether something is faster than the baseline."""
     stop_reason: str
-    """Why the search ended."""
     remaining_gain: float
     """Gain of a perfect data loader with the fastest step that fits, as a share: bounded by the step's ceiling and,
     where step and loader share the CPUs, by these."""
     facts: WorkloadFacts
-    """The workload."""
     host: Host
-    """The machine."""
     measurement: Measurement
     """The typical one of the answer's confirmed measurements."""
     baseline_measurement: Measurement
@@ -163,7 +156,6 @@ class Answer:
     tried: tuple[TriedOption, ...] = ()
     """Each further option, in order."""
     notes: tuple[str, ...] = ()
-    """Notes for the user, with advice."""
     finalists: tuple[Finalist, ...] = ()
     """Finalists measured beside the baseline, cheapest first."""
     landscape: Landscape | None = None
@@ -216,7 +208,6 @@ class StudyRecord:
     location: str
     """The file or URL, without a password."""
     name: str
-    """Its name there."""
     others: tuple[str, ...]
     """The names of autotune's other studies there."""
     made_on: Mapping[str, str]
@@ -292,7 +283,6 @@ class Check:
     """``holds`` where the configuration is faster than the baseline and the speed-up is not sure to lie below the
     promised interval; ``undecided`` where the measurements do not tell."""
     samples_per_second: float
-    """Rate of the configuration now."""
     speedup: float
     """That rate over the baseline's now: ratio of the means in paired rounds."""
     speedup_ci95: Interval | None

@@ -36,7 +36,6 @@ class Site:
     inside: tuple[str, ...]
     """Functions of packages between that line and the DataLoader, the outermost first."""
     dataset: str
-    """Class of the dataset."""
     length: int | None
     """Samples in the dataset; ``None`` where it does not say."""
     ordinal: int = 0
@@ -265,7 +264,6 @@ def own_frame(frame: FrameType | None, script: Script) -> tuple[FrameType, tuple
 
 @functools.cache
 def _is_foreign(file: str, script: Script) -> bool:
-    """Return whether a file is of a package that the script uses, not of its own."""
     is_own = script.package is not None and Path(file).resolve().is_relative_to(script.package)
     return not is_own and is_foreign(file)
 

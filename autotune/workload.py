@@ -143,9 +143,7 @@ class Script:
     """A training script, which is measured as it is: its own loop is the training step."""
 
     path: str
-    """The file."""
     arguments: tuple[str, ...] = ()
-    """Its own arguments."""
     allow_writes: bool = False
     """Whether it may write checkpoints, logs and files although it is measured many times."""
 
@@ -301,7 +299,6 @@ def _found_module(name: str) -> tuple[str, str | None]:
 
 
 def _found_script(path: str) -> tuple[str, str | None]:
-    """Return the file of a script or of a command, and its package where that is installed. Raises ``UsageError``."""
     file = path if os.sep in path or Path(path).is_file() else shutil.which(path)
     if file is None or not Path(file).is_file():
         raise UsageError(f"{path}: no such file; pass the script that you train with")
@@ -406,7 +403,6 @@ def _checked(workload: object, origin: str, dataset_origin: str | None = None) -
 
 
 def _require_free(options: Mapping[str, Any], origin: str) -> None:
-    """Refuse DataLoader arguments that a knob or another field sets, and unknown ones."""
     from torch.utils.data import DataLoader
 
     for name in options:
@@ -462,7 +458,6 @@ def resolve(flag: str, reference: str) -> object:
 
 
 def _needed_arguments(target: object) -> list[str]:
-    """Return the arguments without which a callable cannot be called, by name."""
     from torch.nn import Module
 
     if isinstance(target, Module):

@@ -268,7 +268,8 @@ def test_the_run_gets_what_the_flags_say(run: Run, received: dict[str, Any]) -> 
     given |= {"global_batch_size": 512, "explore": "channels_last,compile", "num_workers": "0,2,4", "amp": "off"}
     given |= {"pin_memory": "true", "ranks": 2, "oversubscribe_ranks": True, "quiet": False, "threads": "1..4"}
     given |= {"prefetch_factor": "2,4", "persistent_workers": "off", "objective": "same-batch"}
-    assert received == given | {"optuna_sampler": "random"}
+    named = {name: value for name, value in received.items() if value is not None}
+    assert named == given | {"optuna_sampler": "random"}
     run("--model m:f", FASTER)
     assert (received["optuna_sampler"], received["oversubscribe_ranks"]) == ("predictive", False)
     assert {received[name] for name in ("prefetch_factor", "persistent_workers", "threads", "objective")} == {None}
@@ -596,3 +597,22 @@ def test_a_flag_of_autotune_that_goes_to_the_script_is_told(folder: Path, run: R
     done = examples.faster_result()
     assert "--budget after train.py goes to the script: autotune's own" in run("train.py --budget 2m", done)[2]
     assert "goes to the script" not in run("run --budget 2m train.py --lr 1", done)[2]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_flags(shell: str, run: Run) -> None:
+    code, out, err = run(f"completion {shell}")
+    assert (code, err) == (0, "")
+    assert all(word in out for word in (*COMMANDS, "persistent-workers", "allow-uploads"))
+
+
+def test_bash_completes_a_flag_of_a_command_and_a_command(folder: Path, run: Run) -> None:
+    script = (
+        run("completion bash")[1]
+        + """
+    COMP_WORDS=(autotune run --bu) COMP_CWORD=2; _shtab_autotune; echo "${COMPREPLY[@]}"
+    COMP_WORDS=(autotune rep) COMP_CWORD=1; _shtab_autotune; echo "${COMPREPLY[@]}"
+    """
+    )
+    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert [line.split() for line in ran.stdout.splitlines()] == [["--budget"], ["report"]]

@@ -204,7 +204,6 @@ class Finding:
     """One cause, in plain words."""
 
     cause: Cause
-    """The cause."""
     is_limit: bool
     """Whether it limits the rate now; other findings are worth knowing all the same."""
     what: str
@@ -212,7 +211,6 @@ class Finding:
     evidence: tuple[str, ...]
     """The figures behind it."""
     advice: str
-    """The advice."""
     share: float | None = None
     """Largest share of the training time that it takes; ``None`` where unknown."""
 
@@ -222,13 +220,9 @@ class Evidence:
     """All facts about one configuration; ``None`` for parts without a probe."""
 
     config: Config
-    """The configuration."""
     facts: WorkloadFacts
-    """The workload."""
     host: Host
-    """The machine."""
     measurement: Measurement
-    """The numbers of training with it."""
     compute: ComputeProbe | None = None
     """A probe of the step alone."""
     loader: LoaderTrace | None = None
@@ -392,11 +386,8 @@ class Diagnosis:
     """The limit of training with one configuration, and the remedy."""
 
     config: Config
-    """The configuration."""
     facts: WorkloadFacts
-    """The workload."""
     measurement: Measurement
-    """The numbers of training with it."""
     findings: tuple[Finding, ...]
     """The limits of the rate, the most expensive first, then other facts worth knowing."""
     anatomy: Anatomy | None

@@ -98,7 +98,6 @@ def _of_code(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _of_workers(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
-    """Yield the costs of starting workers with this dataset."""
     is_spawned, size = anatomy.start_method != "fork", anatomy.dataset_bytes
     first = evidence.measurement.first_batch_seconds
     if is_spawned and evidence.config.num_workers and first > SLOW_START:

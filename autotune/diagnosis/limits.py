@@ -87,7 +87,6 @@ def _limits(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _step_limit(evidence: Evidence) -> Finding:
-    """Return why the step itself takes so long."""
     measured, conditions = evidence.measurement, evidence.measurement.conditions
     if conditions.gpu_slowdowns:
         return limit(Cause.HEAT, *conditions.gpu_slowdowns)

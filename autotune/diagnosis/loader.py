@@ -127,7 +127,6 @@ def _looks_idle(evidence: Evidence) -> bool:
 
 
 def _slow_pinning(evidence: Evidence) -> Finding | None:
-    """Return the finding of a thread that pins batches and does little else, where it takes as long as a step."""
     loader, step = evidence.loader, evidence.measurement.step_time.total
     if loader is None or not evidence.config.pin_memory or not evidence.config.num_workers:
         return None
@@ -181,7 +180,6 @@ def _workers_advice(evidence: Evidence) -> str:
 
 
 def _failed_workers(evidence: Evidence) -> str:
-    """Return why more workers failed, and the way out; empty without a failure."""
     config = evidence.config
     if not config.num_workers and any(other.num_workers for other in evidence.rates):
         return ""

@@ -201,8 +201,6 @@ def _change(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """The settings that a DataLoader is to have."""
-
     name: str
     """Its file, as people read it."""
     place: str
@@ -214,7 +212,6 @@ class _Wanted:
     before: Mapping[str, Any]
     """The settings that it had when it was measured."""
     command: str
-    """The command line of the script."""
     flags: Mapping[str, str]
     """Flags of its command line, by the name of the value of each."""
     is_shared: bool = False
@@ -236,8 +233,6 @@ class _RefusedError(Exception):
 
 
 class _File:
-    """One file of the user's, and its changes."""
-
     def __init__(self, path: Path) -> None:
         self.edits = list[str]()
         """Its changes in words."""
@@ -296,7 +291,6 @@ class _File:
         yield from self._edit(calls[0], own, ["output_dir"])
 
     def _at(self, wanted: _Wanted) -> list[cst.Call]:
-        """Return the calls at a place, inner ones first."""
         here = [call for call in self._calls if self._line(call) == wanted.line]
         return [call for call in here if wanted.column in (0, self._positions[call].start.column + 1)]
 
@@ -343,7 +337,6 @@ class _File:
         ]
 
     def _assigned(self, code: str) -> Iterator[cst.BaseExpression]:
-        """Yield the values that a variable or an attribute is given."""
         for node in self._positions:
             if isinstance(node, cst.Assign) and any(self._code(each.target) == code for each in node.targets):
                 yield node.value
@@ -460,7 +453,6 @@ class _File:
         return self._flag_of_lightning(expression, code.rpartition(".")[2]) if code.startswith("self.") else None
 
     def _flag_of_lightning(self, expression: cst.BaseExpression, name: str) -> str | None:
-        """Return the flag that LightningCLI has for an attribute, where the class that an expression is in takes it."""
         line, classes = self._line(expression), [each for each in self._positions if isinstance(each, cst.ClassDef)]
         around = [each for each in classes if self._line(each) <= line <= self._positions[each].end.line]
         make = self._constructor(around[-1]) if around and b"LightningCLI" in self.before else None
@@ -500,8 +492,6 @@ class _File:
 
 
 class _Replaced(cst.CSTTransformer):
-    """Puts changed nodes in the place of others."""
-
     def __init__(self, changed: Mapping[cst.CSTNode, cst.CSTNode]) -> None:
         super().__init__()
         self._changed = changed
@@ -518,7 +508,6 @@ class _Replaced(cst.CSTTransformer):
 def _with_arguments(
     call: cst.Call, kept: Sequence[cst.Arg], new: Mapping[str, cst.BaseExpression], column: int
 ) -> cst.Call:
-    """Return a call with further arguments, laid out as those that it has."""
     args = list(kept)
     comma = call.args[0].comma if len(call.args) > 1 else None
     pattern = _bare(comma.whitespace_after if isinstance(comma, cst.Comma) else call.whitespace_before_args)

@@ -50,7 +50,6 @@ def _write(config: Config, remarks: Sequence[str]) -> Written:
 
 
 def _update(config: Config) -> Iterator[str]:
-    """Yield the function that steps the optimizer."""
     is_scaled, steps = config.amp == "fp16", config.accumulation_steps
     if is_scaled:
         yield "scaler = torch.amp.GradScaler(torch.device(device).type)"
@@ -68,7 +67,6 @@ def _update(config: Config) -> Iterator[str]:
 
 
 def _loop(config: Config) -> Iterator[str]:
-    """Yield the loop over epochs and batches."""
     steps, is_scaled = config.accumulation_steps, config.amp == "fp16"
     yield "for epoch in range(epochs):"
     if config.ranks > 1:

@@ -43,7 +43,6 @@ class Gap:
 
     knob: str
     value: Any
-    """Its value in the configuration."""
     otherwise: str
     """The advice."""
 

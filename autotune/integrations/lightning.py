@@ -140,7 +140,6 @@ def _batch_hooks(module: Any, data: Any, base: type) -> Iterator[tuple[str, Any]
 
 
 def _unmeasured(trainer: Any, module: Any, hooks: Mapping[str, Any], base: type) -> Iterator[str]:
-    """Yield hooks and settings of the trainer's step that are left out."""
     name = type(module).__name__
     if BATCH_HOOKS[0] in hooks:
         yield f"{type(hooks[BATCH_HOOKS[0]].__self__).__name__}.{BATCH_HOOKS[0]}"
@@ -180,7 +179,6 @@ class _Steps:
         self._takes_index = is_open or len(parameters) > 1
 
     def optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
-        """Return the optimizer of ``configure_optimizers``."""
         module = self._module
         is_first = module._trainer is None
         if is_first:
@@ -197,7 +195,6 @@ class _Steps:
         return optimizer
 
     def training_step(self, model: Any, batch: Any) -> torch.Tensor:
-        """Return the loss of a batch that is on the device."""
         device = self._trainer.strategy.root_device
         with torch.autocast(device.type, enabled=False):
             for hook in self._batch_hooks:
@@ -237,7 +234,6 @@ def _only_optimizer(made: Any) -> torch.optim.Optimizer:
 
 
 def _schedulers(made: Any) -> Iterator[Any]:
-    """Yield the schedulers among what ``configure_optimizers`` may return."""
     if isinstance(made, dict):
         given = made.get("lr_scheduler")
         yield from [] if given is None else [given.get("scheduler") if isinstance(given, dict) else given]
@@ -336,7 +332,6 @@ class StandInTrainer:
         return copy.deepcopy(data, memo)
 
     def _count_steps(self, loader: Any) -> None:
-        """Note how many steps the training is to make, where that is known."""
         try:
             batches = len(loader)
         except TypeError:  # a stream, or no loader at all
@@ -358,8 +353,6 @@ class StandInTrainer:
 
 
 class _Sized:
-    """A loader of which only the length is known."""
-
     def __init__(self, length: float) -> None:
         self._length = int(length)
 
@@ -373,7 +366,6 @@ def overrides(thing: Any, name: str, base: type) -> bool:
 
 
 def _plain_facts(data: Any) -> Any:
-    """Return the plain public attributes of a data module, its hyperparameters and properties included."""
     found = {}
     for name in dir(data) if data is not None else ():
         with suppress(Exception):

@@ -165,8 +165,6 @@ def _refuse_what_cannot_be_tuned(trainer: Any) -> None:
 
 
 class _Unprepared:
-    """An ``Accelerator`` that leaves what it is to prepare as it is."""
-
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
 
@@ -174,12 +172,10 @@ class _Unprepared:
         return getattr(self._accelerator, name)
 
     def prepare(self, *things: Any, **options: Any) -> Any:
-        """Return what was given."""
         return things[0] if len(things) == 1 else things
 
 
 def _unmeasured(trainer: Any) -> Iterator[str]:
-    """Yield arguments and methods that change the step and are left out."""
     from transformers import Trainer
 
     arguments, kind = trainer.args, type(trainer)
@@ -212,7 +208,6 @@ class _Steps:
         """What makes it another workload."""
 
     def optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
-        """Return what the Trainer creates."""
         self._set_up()
         self._trainer.optimizer = None
         optimizer: torch.optim.Optimizer = self._trainer.create_optimizer()
@@ -220,7 +215,6 @@ class _Steps:
         return optimizer
 
     def training_step(self, model: Any, batch: Any) -> torch.Tensor:
-        """Return the loss of a batch that is on the device."""
         self._set_up()
         items = self._trainer._get_num_items_in_batch([batch], self._trainer.args.device)
         counted = {} if items is None else {"num_items_in_batch": items}
@@ -228,7 +222,6 @@ class _Steps:
         return loss
 
     def _set_up(self) -> None:
-        """Do once to the model what the Trainer does before it trains."""
         if self._is_set_up:
             return
         self._is_set_up = True
@@ -242,7 +235,6 @@ class _Steps:
 
 
 def _enable_checkpointing(model: Any, settings: dict[str, Any]) -> None:
-    """Recompute activations as the Trainer has the model do, under its newer name or its older one."""
     ours = {name: settings.pop(name) for name in ("every_n_layers", "offload") if name in settings}
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable(activation_checkpointing_kwargs=settings or None, **ours)

@@ -90,7 +90,6 @@ def _kill(victims: Iterable[psutil.Process]) -> set[int]:
 
 
 def _living(root: int, mark: str | None) -> Iterator[psutil.Process]:
-    """Yield the processes below ``root``, and those that belong to it by group or mark, dead ones left out."""
     found: dict[int, psutil.Process] = {}
     with suppress(psutil.Error):
         found = {child.pid: child for child in psutil.Process(root).children(recursive=True)}

@@ -43,7 +43,6 @@ class Host:
     cpus: int
     """CPUs that can be kept busy all the time: affinity and whole CPUs of quota, at least 1."""
     cpu_model: str
-    """The CPU's name."""
     affinity_cpus: int
     """CPUs this process may be scheduled on."""
     quota_cpus: float | None

@@ -28,11 +28,9 @@ class Gpu:
     uuid: str
     """Stays the same over reboots and renumbering, ``GPU-`` first."""
     name: str
-    """The vendor's name."""
     memory_bytes: int | None
     """All of its memory; ``None`` where the driver does not say."""
     driver: str
-    """Version of the driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +166,6 @@ def _opened() -> Iterator[Any]:
 
 
 def _all(nvml: Any) -> Iterator[tuple[int, NvmlGpu]]:
-    """Yield the number of each GPU, in the driver's order, and the GPU."""
     for number in range(nvml.nvmlDeviceGetCount()):
         handle = _answer(partial(nvml.nvmlDeviceGetHandleByIndex, number))
         if handle is not None:

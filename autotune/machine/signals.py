@@ -87,10 +87,7 @@ def _restore(taken: dict[int, Any]) -> None:
 
 @dataclass(slots=True)
 class _Handler:
-    """Counts the signals."""
-
     count: int = 0
-    """How many came."""
     _last: tuple[int, float] = (0, 0.0)
     _terminals: list[int] = field(default_factory=lambda: [fd for fd in (0, 1, 2) if _is_terminal(fd)])
 
@@ -111,7 +108,6 @@ class _Handler:
         raise KeyboardInterrupt
 
     def _leave_closed_terminals(self) -> None:
-        """Discard output for a terminal that is gone, where writing would fail."""
         for descriptor in self._terminals:
             if not _is_terminal(descriptor):
                 nothing = os.open(os.devnull, os.O_RDWR)

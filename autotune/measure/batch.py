@@ -38,7 +38,6 @@ def move(batch: Any, device: torch.device, *, non_blocking: bool) -> Any:
 
 
 def _rebuilt(batch: Any, again: Callable[[Any], Any]) -> Any:
-    """Return a tuple, list or mapping of the same class whose parts are made ``again``."""
     if not isinstance(batch, Mapping):
         parts = [again(part) for part in batch]
         named = hasattr(batch, "_fields")

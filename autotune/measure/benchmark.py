@@ -259,7 +259,6 @@ class EpochCost:
     """An epoch and the time to start one, in seconds."""
 
     samples: int
-    """Samples in an epoch."""
     rate: float
     """Samples per second inside an epoch."""
     start: float

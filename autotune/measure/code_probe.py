@@ -136,7 +136,6 @@ class Building:
         self.numpy_arrays = 0
         """NumPy arrays in the sample that was seen last, before it was collated."""
         self.batch: Any = None
-        """The last batch."""
 
     @property
     def samples(self) -> int:

@@ -282,7 +282,6 @@ class Copies:
             self._note(both[0])
 
     def _refuse_unlike(self, path: Any, is_folder: bool) -> None:
-        """Raise what the system does where a folder would replace a file, or a file a folder."""
         if (os.path.isdir(path) and not os.path.islink(path)) != is_folder:
             number = errno.ENOTDIR if is_folder else errno.EISDIR
             raise OSError(number, os.strerror(number), path)
@@ -352,21 +351,16 @@ class _Entry:
         return getattr(self._entry, name)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether it is a folder."""
         return os.path.isdir(self.path) and (follow_symlinks or not self._entry.is_symlink())
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether it is a file."""
         return os.path.isfile(self.path) and (follow_symlinks or not self._entry.is_symlink())
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return its state."""
         return os.stat(self.path) if follow_symlinks else os.lstat(self.path)
 
 
 class _Entries:
-    """Entries of a folder, as ``os.scandir`` gives them."""
-
     def __init__(self, entries: list[Any]) -> None:
         self._entries: Iterator[Any] = iter(entries)
 
@@ -383,5 +377,4 @@ class _Entries:
         self.close()
 
     def close(self) -> None:
-        """End the iteration."""
         self._entries = iter(())

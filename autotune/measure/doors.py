@@ -84,7 +84,6 @@ DOORS = {
         Door("RecursiveScriptModule.save", 1, "f", "w"),
     ),
 }
-"""The doors of each module."""
 
 
 class Doors:

@@ -54,7 +54,6 @@ def _places(error: BaseException) -> Iterator[str]:
 
 
 def _is_device_full() -> bool:
-    """Return whether next to nothing of the accelerator's memory is free; false where it does not say."""
     import torch
 
     with suppress(Exception):  # a device in a bad state answers every question with an error
@@ -73,7 +72,6 @@ def _way_of_starting(error: BaseException) -> str | None:
 
 
 def _lost_while_receiving(error: BaseException) -> bool:
-    """Return whether a worker died while this process was fetching a batch from it."""
     frames = traceback.extract_tb(error.__traceback__)
     is_broken = isinstance(error, (ConnectionResetError, BrokenPipeError, EOFError))
     return is_broken and bool(frames) and _is_multiprocessing(frames[-1].filename)
@@ -108,7 +106,6 @@ def _is_hidden(filename: str) -> bool:
 
 
 def _without_our_frames(text: str) -> str:
-    """Drop from a formatted traceback the frames of autotune, each with the source lines below it."""
     kept, is_dropping = [], False
     for line in text.splitlines(keepends=True):
         frame = re.match(r'  File "(.+?)", line ', line)

@@ -21,7 +21,6 @@ from autotune.probes import GradientNoise
 from autotune.workload import Workload
 
 PARTS = 16
-"""Small batches of a step."""
 WARM_UP = 0.25
 """Share of the time before the first step that counts: the noise is near zero at initialisation."""
 POINTS = 3

@@ -451,7 +451,6 @@ class BatchStream:
         self.built_apart = 0
         """Batches that were built while the clock stood still."""
         self.epochs = 0
-        """Epochs begun so far."""
         self.epoch_batches: int | None = None
         """Batches in an epoch: known for a map-style dataset, learnt at the first epoch's end for an iterable one."""
         self.digests_of_others: list[list[int]] = []
@@ -593,7 +592,6 @@ class BatchStream:
 
     @property
     def _takes_turns(self) -> bool:
-        """Whether batches come from the workers in turns, and not from whichever is ready."""
         return bool(getattr(self._loader, "in_order", True))
 
     @property

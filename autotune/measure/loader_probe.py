@@ -115,7 +115,6 @@ class _Builds(NamedTuple):
 
     @property
     def counted(self) -> list[float]:
-        """The times that count for a batch: the first of each where samples are kept."""
         return self.first if self.are_faster_again else [*self.first, *self.again]
 
     @property

@@ -72,8 +72,6 @@ def check_numerics(workload: Workload, config: Config, device: Device, seconds: 
 
 @dataclass(slots=True)
 class _Run:
-    """The losses of a run."""
-
     losses: list[float] = field(default_factory=list)
     overflows: list[int] = field(default_factory=list)
     """Steps whose gradients were not finite."""
@@ -156,7 +154,6 @@ def _values(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _take_batches(workload: Workload, config: Config, device: Device, seconds: float) -> list[Any]:
-    """Return different batches: a few at least, more while there is time and room."""
     limit = device.clock() + seconds
     with closing(open_reader(workload, config)) as stream:
         batches = [take_batch(stream)]

@@ -64,7 +64,6 @@ class Layers:
     """Layers over folders."""
 
     folders: tuple[str, ...] = ()
-    """Folders that have one."""
     keeper: socket.socket | None = None
     """Leads to the process that empties them; ``None`` where the system cannot make all other folders read-only."""
 
@@ -150,7 +149,6 @@ def _keep_right(begin_anew: Callable[[], None]) -> socket.socket:
 
 
 def _empty_when_asked(theirs: socket.socket, between: int, begin_anew: Callable[[], None]) -> NoReturn:
-    """Empty the layers each time that the session asks, until it has ended."""
     try:
         gc.disable()
         faulthandler.disable()  # it is not asked where it was
@@ -266,7 +264,6 @@ def _mount_layers(
 
 
 def _protect_memory() -> None:
-    """Make the files in shared memory read-only, but for segments."""
     with suppress(OSError), os.scandir(MEMORY) as entries:
         for entry in entries:
             if entry.is_file(follow_symlinks=False) and not entry.name.startswith(SEGMENTS):

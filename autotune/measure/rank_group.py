@@ -243,7 +243,6 @@ class _Replica(torch.nn.Module):
         self._training_step = forward
 
     def forward(self, batch: Any) -> torch.Tensor:
-        """Return the loss."""
         return self._training_step(self.model, batch)
 
 
@@ -349,7 +348,6 @@ def _sampler(workload: Workload, group: RankGroup) -> Sampler[Any]:
 
 
 def _share_of_rank(given: Sampler[Any], group: RankGroup) -> Sampler[Any]:
-    """Return a rank's share of a sampler; all of a sampler that is a share already."""
     return given if getattr(given, "num_replicas", None) == group.size else _Share(given, group)
 
 
@@ -369,7 +367,6 @@ class _Share(Sampler[Any]):
         return len(cast(Sized, self._whole)) // self._ranks
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the number of the epoch on."""
         set_epoch = getattr(self._whole, "set_epoch", None)
         if set_epoch:
             set_epoch(epoch)

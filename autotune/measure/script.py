@@ -129,7 +129,6 @@ class ScriptLoop:
                 self.stream.built_apart += self.stream.produced - self._built
 
     def _require_alive(self) -> None:
-        """Raise the reason where the script has ended."""
         if self.run.has_ended:
             lived = self.optimizers.steps - self._born
             raise self.run.failure(lived, has_loop=self.loaders.loader is not None, loops=self.loaders.loops)
@@ -217,7 +216,6 @@ class ScriptLoop:
         return is_it
 
     def _open_door(self) -> None:
-        """Have the script's calls for iterators and lengths of loaders answered here."""
         iterate, get_iterator, length = DataLoader.__iter__, DataLoader._get_iterator, DataLoader.__len__
         self._own, run, loaders = iterate, self.run, self.loaders
 
@@ -229,7 +227,6 @@ class ScriptLoop:
             return get_iterator(loader) if is_own else self._iterator_for_script(loader, get_iterator)
 
         def count(loader: DataLoader[Any]) -> int:
-            """Return the batches of an epoch; those of the training loader never end."""
             own, site = length(loader), loaders.site_of(loader)
             return own if run.is_elsewhere or site is None or site.key != loaders.site else max(own, loaders.batches)
 
@@ -237,7 +234,6 @@ class ScriptLoop:
         DataLoader._get_iterator = get_anew  # type: ignore[method-assign, assignment]
 
     def _iterator_for_script(self, loader: DataLoader[Any], iterate: Callable[[DataLoader[Any]], Any]) -> Iterator[Any]:
-        """Return an iterator of a loader: the door itself for the one that trains."""
         site, (loop, _) = self.loaders.site_of(loader), place_of(sys._getframe(2), self.run.source)
         earlier = self.loaders.note_iterator(site, loop)
         if not self.loaders.is_wanted(site, loop):

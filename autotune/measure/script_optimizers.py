@@ -24,7 +24,6 @@ class ScriptOptimizers:
 
     def __init__(self) -> None:
         self.steps = 0
-        """Steps of optimizers so far."""
         self.phases: dict[str, Mark] = {}
         """When forward and backward of the last step ended."""
         self.mark: Callable[[], Mark] = float

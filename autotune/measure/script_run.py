@@ -46,7 +46,6 @@ class ScriptRun:
         self._file = Path(source.path).resolve()
         self._working_folder, self._folder = Path.cwd(), source.folder
         self.name = Path(source.path).name
-        """The script's file name."""
         self._has_asked = False
         """Whether it has asked for input."""
         self._pid = os.getpid()
@@ -206,7 +205,6 @@ class ScriptRun:
         self._refuse(told)
 
     def _refuse_children(self) -> NoReturn:
-        """Refuse the script, which is about to train in another process."""
         place, inside = place_of(sys._getframe(1), self.source)
         self._refuse(f"{place} trains in child processes, which are not measured: {remedy(inside)}")
 

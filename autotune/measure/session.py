@@ -257,7 +257,6 @@ class Session:
         return ScriptStep(self._script, self._device, config.amp) if self._script else None
 
     def _take_options(self, config: Config) -> None:
-        """Note the options that are about to be applied to a model without other options."""
         self._require_options((), config.options)
         self._options = config.options
 
@@ -273,7 +272,6 @@ def _modes(own: str, fast: Sequence[str]) -> tuple[str, ...]:
 
 
 def _remedy(error: Exception) -> str:
-    """Return the remedy where DistributedDataParallel asks for an argument of its own."""
     return f"; {UNUSED}" if "find_unused_parameters" in str(error) else ""
 
 

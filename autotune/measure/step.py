@@ -69,9 +69,7 @@ class TrainingStep:
         is_watched = isinstance(self._model, DistributedDataParallel)  # of others the waiting does not show
         self._watch = GradientWatch(self._model, device.mark) if is_watched else None
         self.accumulator = config.accumulator(optimizer, device.torch_device, reduction=loss_reduction(workload))
-        """Turns losses into steps of the optimizer."""
         self.max_grad_norm = workload.max_grad_norm
-        """The norm that gradients are clipped to."""
         self.non_blocking = config.pin_memory
         self.loss: torch.Tensor | None = None
         self.stream: BatchStream | None = None

@@ -65,12 +65,8 @@ class WarmStep:
 
 
 class _Resident(NamedTuple):
-    """A batch on the device."""
-
     batch: Any
-    """The data that the model is trained on."""
     samples: int
-    """How many samples it holds."""
 
 
 def open_step(

@@ -44,8 +44,6 @@ def watch_synchronisations(device: torch.device) -> Iterator[Waits]:
 
 
 class _Operators(TorchDispatchMode):
-    """Sees every ATen operator that is called."""
-
     def __init__(self, waits: Waits, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._waits, self._device = waits, device

@@ -67,7 +67,6 @@ class StepLog:
     ends: list[float] = field(default_factory=list)
     """When the step ended on the device, from the start of the run; only of the steps known to have ended."""
     samples: list[int] = field(default_factory=list)
-    """Samples in each batch."""
     ready: list[int] = field(default_factory=list)
     """Inventory after each step."""
     epochs: list[int] = field(default_factory=list)
@@ -126,7 +125,6 @@ class TimedRun:
         self._origin = device.mark()
         self._began, self._passed = device.clock(), device.passed
         self.log = StepLog()
-        """Every step so far."""
         self.last = 0
         """Steps by the end of the window."""
         self.gpu: GpuReading | None = None
@@ -366,7 +364,6 @@ class TimedRun:
         )
 
     def _is_cut(self, window: Window) -> bool:
-        """Return whether the epoch has ended in a window, or is about to end and is short."""
         has_ended = self.batches.epochs > window.epochs or self.batches.steps_left == 0
         return has_ended or self._ends_short_epoch(window)
 

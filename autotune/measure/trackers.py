@@ -56,7 +56,6 @@ def _force(owner: Any, name: str, **forced: Any) -> None:
 
 
 def _keep_local_loggers(module: ModuleType) -> None:
-    """Give Lightning's dummy in place of every logger that sends what it logs."""
     fit = module.Trainer.fit
 
     def fit_without_uploads(trainer: Any, *given: Any, **options: Any) -> Any:
@@ -68,7 +67,6 @@ def _keep_local_loggers(module: ModuleType) -> None:
 
 
 def _push_nothing(module: ModuleType) -> None:
-    """Have a Trainer keep its checkpoints here."""
     make = module.Trainer.__init__
 
     def make_without_hub(trainer: Any, *given: Any, **options: Any) -> None:
@@ -94,8 +92,6 @@ def _nothing(*given: Any, **options: Any) -> None:
 
 
 class _AfterImport(MetaPathFinder):
-    """Does something with modules right after their import."""
-
     def __init__(self, actions: Mapping[str, Callable[[ModuleType], None]]) -> None:
         self._actions = dict(actions)
 

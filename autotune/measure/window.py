@@ -60,7 +60,6 @@ class StepRow:
     end: float
     """The optimizer is done."""
     samples: int
-    """Samples in the batch."""
     ready: int
     """Batches built and not yet consumed, at the end of the step."""
     built_apart: float = 0
@@ -76,13 +75,10 @@ class WindowSummary:
     relative_half_width: float
     """Half-width of the 95 % interval of that rate, as a share of it; infinite with fewer than two blocks."""
     steps: int
-    """Steps counted."""
     samples: int
     """Samples counted, before the correction."""
     seconds: float
-    """Length."""
     step_time: StepTime
-    """Average split."""
     waiting_share: float
     """Share of the window before batches came."""
     ready: float

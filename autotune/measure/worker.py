@@ -137,7 +137,6 @@ def _serve(
 
 
 def _reply(message: dict[str, Any], session: Session | None, group: RankGroup, hold: Hold | None) -> dict[str, Any]:
-    """Return the reply to a request other than to load a workload."""
     if message["op"] == "losses":
         return {"losses": _losses(message, group, hold)}
     if session is None:
@@ -159,7 +158,6 @@ def _requests(
 
 
 def _next_request(channel: Channel) -> tuple[int, dict[str, Any]]:
-    """Return the next request; ``close`` where the tuner has ended."""
     try:
         return channel.receive()
     except (EOFError, ConnectionError):
@@ -180,7 +178,6 @@ def _refusal(error: Exception) -> dict[str, Any]:
 
 
 def _load(message: dict[str, Any], group: RankGroup, pickled: list[int], hold: Hold | None) -> Session:
-    """Load a workload. Raises ``OtherEnvironmentError``, where it is asked for, and what the user's code raises."""
     with require_same_environment() if message["is_new"] else nullcontext():
         return _load_script(message, group, hold) if message.get("script") else _load_function(message, group, pickled)
 
@@ -203,7 +200,6 @@ def _load_function(message: dict[str, Any], group: RankGroup, pickled: list[int]
 
 
 def _load_script(message: dict[str, Any], group: RankGroup, hold: Hold | None) -> Session:
-    """Run a script up to its training loop, and take its own loader's data as the workload's."""
     from autotune.measure.script import ScriptLoop
     from autotune.measure.script_run import ScriptRun
     from autotune.sites import keep_threads

@@ -96,7 +96,6 @@ def has_batch_norm(model: nn.Module) -> bool:
 
 
 def _epoch_samples(workload: Workload) -> int | None:
-    """Return the samples that an epoch iterates over; the dataset's where batches are made by a sampler of theirs."""
     if isinstance(workload.dataset, IterableDataset) or workload.own_batches is not None:
         return None
     return length_of(workload.dataset if workload.sampler is None else workload.sampler)
@@ -155,7 +154,6 @@ def _parts(workload: Workload) -> Iterator[Any]:
 
 
 def _datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield the type and the settings of a dataset, and of the datasets that it wraps."""
     yield type(dataset)
     yield from _settings(dataset)
     for name in WRAPPED if depth < 10 else ():
@@ -217,7 +215,6 @@ def _plain(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _code(part: Any) -> Iterator[Any]:
-    """Yield the code of a function, of the members of a class, or behind a static method or property, and constants."""
     if isinstance(part, FunctionType):
         yield from (*_bytecode(part.__code__), part.__defaults__, sorted((part.__kwdefaults__ or {}).items()))
         yield from _kept(part)
@@ -245,7 +242,6 @@ def _bytecode(code: CodeType) -> Iterator[Any]:
 
 
 def _names(code: CodeType) -> list[str]:
-    """Return the global names that a function uses, its inner functions included."""
     inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _names(constant)]
     return list(dict.fromkeys([*code.co_names, *inner]))
 

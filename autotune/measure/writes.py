@@ -50,7 +50,6 @@ class Hold:
     """The writes of a script, held."""
 
     means: Means
-    """How they are held."""
     layers: Layers = field(default_factory=Layers)
     """The layers that take them, if any."""
     copies: Copies | None = None
@@ -168,7 +167,6 @@ def _some_of(folders: Sequence[str]) -> str:
 
 
 def _folders(script: str, arguments: Sequence[str]) -> list[str]:
-    """Return the folders that a script is likely to write to, beside its own and the working folder."""
     found = [os.path.expanduser("~"), tempfile.gettempdir(), "/tmp", *filter(None, map(os.environ.get, CACHES))]
     for argument in arguments:
         path = os.path.abspath(argument.rpartition("=")[2])

@@ -134,7 +134,6 @@ def confirmation_chart(study: StudyRecord) -> alt.LayerChart | None:
 
 
 def _ratios(result: Answer) -> Iterator[tuple[Any, ...]]:
-    """Rows of each round, and of the mean of the rounds, for every finalist."""
     means = []
     for position, each in enumerate(result.finalists, start=1):
         is_answer = result.config != result.baseline and result.speedup == each.speedup
@@ -199,7 +198,6 @@ def batch_size_chart(study: StudyRecord) -> alt.LayerChart | None:
 
 
 def _left_out(steps: Sequence[StepForecast]) -> dict[str, str]:
-    """Precisions of which no batch size counts, in words, and the reason of each."""
     reasons: dict[str, list[str]] = {}
     for step in steps:
         reasons.setdefault(step.amp, []).append(step.refusal or "")
@@ -256,7 +254,6 @@ def loader_chart(study: StudyRecord) -> alt.LayerChart | None:
 def _lines_and_points(
     frame: DataFrame, places: Sequence[int], colours: Mapping[str, str], dash: alt.StrokeDash
 ) -> Iterator[alt.Chart]:
-    """Lines of expected rates, and points of measured and of refused ones, at all places of an axis."""
     x = alt.X(f"{frame.columns[2]}:O").scale(domain=list(places))
     colour = alt.Color("what:N", **_legend(frame, colours, "stroke"))
     base = alt.Chart().encode(x=x, y=f"{RATE}:Q", color=colour, tooltip=f"{DETAILS}:N")

@@ -76,16 +76,12 @@ SHOWN = {
 
 
 class _Tile(NamedTuple):
-    """One of the figures under the heading."""
-
     name: str
     value: str
     detail: str = ""
 
 
 class _Use(NamedTuple):
-    """How to train with one of the answers."""
-
     name: str
     title: str
     answer: str
@@ -214,7 +210,6 @@ def _finished(result: Answer, study: StudyRecord) -> dict[str, Any]:
 
 
 def _uses(result: Answer, path: str) -> Iterator[_Use]:
-    """How to train with the answer, then with that for the other objective, where it has settings of its own."""
     is_script, other = bool(result.facts.loader_site), result.alternative
     code = _apply_line(result, path) if is_script else export(result.config, "python").text
     if other is None or not has_two_answers(result):

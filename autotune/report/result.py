@@ -71,4 +71,3 @@ class RecordedStudy(StudyRecord):
     """A study as it was kept, with a result that shows itself."""
 
     result: Result | None
-    """Result of the last run that ended; ``None`` where none has."""

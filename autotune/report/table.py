@@ -175,16 +175,19 @@ def save_trials(history: tuple[Trial, ...], path: Path) -> None:
 
 
 def _is_table(path: Path) -> bool:
+    """Return whether a file is a table of trials, also of a release with fewer columns."""
     if path.suffix == ".csv":
         with path.open("rb") as file:
-            return file.readline(HEADER).rstrip() == ",".join(COLUMNS).encode()
-    try:
-        from pyarrow import ArrowInvalid
-        from pyarrow.parquet import read_schema
+            names = file.readline(HEADER).decode(errors="replace").rstrip().split(",")
+    else:
+        try:
+            from pyarrow import ArrowInvalid
+            from pyarrow.parquet import read_schema
 
-        return list(read_schema(path).names) == list(COLUMNS)
-    except (ImportError, ArrowInvalid):
-        return False
+            names = list(read_schema(path).names)
+        except (ImportError, ArrowInvalid):
+            return False
+    return names[:3] == list(COLUMNS)[:3] and COLUMNS.keys() >= set(names)
 
 
 HEADER = 2**14

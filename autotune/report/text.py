@@ -127,7 +127,6 @@ def _rate_with_interval(rate: float, interval: tuple[float, float] | None) -> st
 
 
 def _settings_rows(configs: Sequence[Config]) -> dict[str, tuple[str, ...]]:
-    """Return the settings of configurations side by side, by name."""
     rows: dict[str, Callable[[Config], str]] = {
         "batch size": lambda config: str(config.batch_size),
         "workers (prefetch)": _workers_text,
@@ -166,7 +165,6 @@ def memory_text(measurement: Measurement) -> str:
 
 
 def _measured_rows(measurements: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
-    """Return memory, the rank that the others wait for, if there are some, and the time of a step, side by side."""
     slowest = tuple(map(_slowest_rank_text, measurements))
     rows = {"peak memory": tuple(map(memory_text, measurements)), **({"slowest rank": slowest} if any(slowest) else {})}
     return {**rows, "time per step": tuple(step_text(each.step_time.total) for each in measurements)}
@@ -352,7 +350,6 @@ def _vague_text(result: Answer, speedup: float, interval: tuple[float, float] | 
 
 
 def _few_rounds_text(ratios: Sequence[float]) -> str:
-    """Return the outcome of rounds that are too few to tell a factor."""
     faster = sum(ratio > 1 for ratio in ratios)
     if len(ratios) == 1:
         return f"{'faster' if faster else 'no faster'} in the one round"
@@ -467,7 +464,6 @@ def _memory_text(tried: TriedOption) -> str:
 
 
 def _repaid_text(tried: TriedOption) -> str:
-    """Return when a long first step is repaid; empty where it is not long."""
     longer, repaid = tried.start_seconds, tried.repaid_seconds
     if longer is None or repaid is None or longer < LEAST_START:
         return ""

@@ -428,7 +428,6 @@ def _folder_on_disk() -> str | None:
 
 
 def _require_room(ranks: int, host: Host | None) -> None:
-    """Refuse ranks on other systems than Linux, and more ranks than the host has CPUs or GPUs."""
     if sys.platform != "linux":
         raise UsageError(f"--ranks {ranks}: several are measured on Linux only; pass --ranks 1")
     if host is not None and ranks > (most := max(host.cpus, len(host.gpus))):
@@ -490,7 +489,6 @@ class Usage(NamedTuple):
     """The CPU time of a process so far."""
 
     name: str
-    """Its name, as the system has it."""
     seconds: float
     """CPU seconds, in user code and in the kernel."""
 

@@ -253,8 +253,6 @@ class MeasuringProcess:
 
 
 class _EndedError(Exception):
-    """The measuring process is gone."""
-
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code

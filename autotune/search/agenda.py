@@ -164,7 +164,6 @@ class Agenda:
         return self._turn(self.run.proof)
 
     def _turn(self, proof: Proof | None) -> Turn | None:
-        """Return the next turn of a proof; ``None`` where it has ended, or the user has ended it."""
         is_cut = proof is not None and self.run.is_interrupted and not proof.is_short
         if proof is None or is_cut:
             return None
@@ -214,7 +213,6 @@ class Agenda:
 
     @property
     def _losses_look(self) -> Look | None:
-        """The next start of a script whose first losses are compared; ``None`` where there is none, or no time."""
         if self.run.is_interrupted or self.known.setup.facts.loader_site is None:
             return None
         wanted = losses_to_read(answer(replace(self.known, end=self.end)), self.known)
@@ -251,12 +249,10 @@ class Agenda:
         return self.run.proof.searched if self.run.proof else None
 
     def _proof(self, stop: Stop) -> Prove | Stop:
-        """Return the proof of the search's finalists; the end where that was proven."""
         is_proven = self.proven == len(self.known.trials) and not self._others_are_left
         return stop if is_proven or self.known.is_settled else self._prove(stop)
 
     def _prove(self, stop: Stop) -> Prove:
-        """Return the proof of the search's finalists, which may be none."""
         known, is_short, left = self.known, self.run.is_interrupted, self.run.proof_left()
         finalists, entering, baselines = self.finalists(left)
         compared = (trial.config for trial in known.compared() if trial.entry is not None)
@@ -283,7 +279,6 @@ class Agenda:
 
     @property
     def _may_settle(self) -> bool:
-        """Whether there is time to measure the baseline at another place, and that was not tried in vain."""
         base = self.known.baseline
         tried = sum(self.run.holds(trial) and trial.config == base.config for trial in self.known.history)
         return tried < MOST_SETTLING and self.run.left >= self.measurement_seconds
@@ -345,7 +340,6 @@ class Agenda:
 
     @property
     def _retaken(self) -> int:
-        """The looks of this run that others made fail and that were taken again."""
         looks = [(each.part, each.config) for each in self.known.probes[self.run.looks :]]
         return len(looks) - len(set(looks))
 
@@ -471,7 +465,6 @@ class Agenda:
         return self.run.kept + max(usual, min(self.proof_seconds, PROOF_SHARE * self.run.budget) if is_gain else 0.0)
 
     def _look_seconds(self, config: Config) -> float:
-        """Return the seconds of a look, in the session of the baseline or in a process of its own."""
         base, keys = self.known.baseline.config, self.known.observations.step_key
         is_open = keys(config).threads == keys(base).threads
         return LOOK_SECONDS + (0.0 if is_open else self.plan.start)
@@ -504,7 +497,6 @@ class Agenda:
 
     @property
     def _fastest(self) -> Trial:
-        """The fastest trial where it gains more than measurements can tell apart, else the baseline."""
         baseline = self.known.baseline
         fastest = max(self.known.trials, key=lambda trial: trial.rate or 0.0)
         return fastest if (fastest.rate or 0.0) >= (1 + GAIN) * (baseline.rate or 0.0) else baseline
@@ -547,14 +539,12 @@ class Agenda:
 
     @property
     def _first_answer(self) -> Config:
-        """The answer that was settled; the baseline where no gain is proven."""
         found = self.confirmation
         is_proven = found is not None and found.answer is not None and found.is_proven(found.answer)
         return found.answer if is_proven and found and found.answer else self.known.setup.space.base
 
     @property
     def _second_look(self) -> Look | None:
-        """The next look for the other objective: at its batches, memory and precisions."""
         known, space = self.known.observations, self.known.setup.space.second
         is_over = len(known.probes) - self.run.looked >= MOST_SECOND_LOOKS
         if space is None or is_over or not (planned := next_probe(known, space)):
@@ -566,7 +556,6 @@ class Agenda:
 
     @property
     def _second_proposal(self) -> Config | None:
-        """The next configuration to measure for the other objective; ``None`` without any, or without time."""
         trials, most = self.known.trials, self.run.most_trials
         since = self.proven if self.proven is not None else len(trials)
         is_over = len(trials) - since >= MOST_SECOND_TRIALS or (most is not None and len(trials) >= most)
@@ -577,7 +566,6 @@ class Agenda:
 
     @property
     def _second_finalist(self) -> Config | None:
-        """The finalist of the answer for the other objective; ``None`` where there is none, or no time."""
         if self.run.left < self._second_seconds:
             return None
         return self.known.second_finalist(self._first_answer, self.failed)

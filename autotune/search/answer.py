@@ -129,7 +129,6 @@ def _alike(result: Result) -> tuple[Config, Config] | None:
 
 
 def _on_first_losses(result: Result, known: Known) -> Iterator[str]:
-    """Yield how a script's first losses change with the answer, or that there was no time to read them."""
     starts, end = _alike(result), known.end
     if known.setup.facts.loader_site is None or starts is None or end is None or end.run.is_interrupted:
         return
@@ -208,7 +207,6 @@ def _compared(confirmation: Confirmation | None, before: Standing, verdict: Verd
 
 
 def _second(result: Result, answer: Config, known: Known) -> tuple[Result | None, str]:
-    """Return the answer for the other objective, or why there is none."""
     assert known.end
     space, given = known.setup.space.second, known.baseline.config
     if space is None:
@@ -290,7 +288,6 @@ def _missing(
 
 
 def _evidence(answer: Standing, known: Known) -> Evidence:
-    """Return the evidence for the limits of the answer: its measurement, the nearest probes and the other trials."""
     config, probes, step = answer.config, known.probes, answer.config.without_loader
     looks = [each.attempt.compute for each in probes if each.attempt.compute and each.config.without_loader == step]
     return Evidence(
@@ -324,7 +321,6 @@ def _resolved(config: Config, facts: WorkloadFacts) -> Config:
 def _notes(
     confirmation: Confirmation | None, confirmed: Sequence[Trial], answer: Standing, before: Standing, known: Known
 ) -> Iterator[str]:
-    """Yield the notes for the user: on the rounds, the batch, the samples, the data loader and the model."""
     typical, facts, has_answer = (
         answer.typical,
         known.setup.facts,

@@ -52,8 +52,6 @@ def _loader_gain(observations: Observations, baselines: Sequence[Measurement]) -
 
 
 class _Step(NamedTuple):
-    """A step that fits."""
-
     config: Config
     """Its configuration without a loader."""
     gain: float

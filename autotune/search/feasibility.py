@@ -148,7 +148,6 @@ def beyond_data(configs: Sequence[Config], observations: Observations) -> list[b
 
 
 def _failures(observations: Observations) -> Iterator[_Failure]:
-    """Yield the failures: trials, trials that took too much memory, and probes."""
     for trial in observations.trials:
         measured, ran = trial.measurement, _in_words(trial.config)
         if measured is None:

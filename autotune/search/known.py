@@ -133,7 +133,6 @@ class Known:
 
     @cached_property
     def _was_looked_at(self) -> bool:
-        """Whether every look was taken, and each half precision that is allowed was tried."""
         observations, space = self.observations, self.setup.space
         return next_probe(observations, space) is None and untried_precision(observations, space) is None
 

@@ -71,12 +71,10 @@ def _plain(observations: Observations, space: Space) -> Config | None:
 
 
 def _reason(observations: Observations, config: Config, beside: Config) -> str | None:
-    """Return why a step with further options must not be used, or ``None``."""
     return _reason_against_step(observations, config, beside) or observations.distrust(config.amp, config.options)
 
 
 def _reason_against_step(observations: Observations, config: Config, beside: Config) -> str | None:
-    """Return the same, whatever its losses."""
     probe = observations.step_probe(config)
     if probe is None:
         return UNTRIED

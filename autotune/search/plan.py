@@ -46,7 +46,6 @@ class Plan:
     epoch_samples: int | None
     """Samples of an epoch; ``None`` where it has no known end."""
     base: Config
-    """The baseline."""
     base_rate: float
     """Its samples per second."""
     base_seconds: float

@@ -100,8 +100,6 @@ def _loader_error(observations: Observations) -> float:
 
 
 class _Steps:
-    """Step times and their cost in CPU time."""
-
     def __init__(self, observations: Observations) -> None:
         self._observations = observations
         self._model = ComputeModel(_step_points(observations))

@@ -85,7 +85,6 @@ def _looks(observations: Observations, space: Space) -> Iterator[tuple[Part, Con
 
 
 def _climbs(observations: Observations, space: Space, groups: Sequence[Config]) -> Iterator[Config | None]:
-    """Yield the steps on the ladders of precisions, and beside the fastest, in order."""
     looks = [_looks_of_group(observations, group).get(group.batch_size) for group in groups]
     rates = [look.samples_per_second if look else 0.0 for look in looks]
     for rate, config in sorted(zip(rates, groups, strict=True), key=lambda pair: -pair[0]):
@@ -105,7 +104,6 @@ def _compared(observations: Observations, space: Space, config: Config) -> Confi
 
 
 def _half_precision(observations: Observations, space: Space, start: Config) -> list[Config]:
-    """Return the step of the baseline in bf16, or in fp16 without that, where it trains in fp32; else nothing."""
     allowed = [amp for amp in HALF if start.amp == "off" and amp in space.allowed["amp"]]
     usable = [amp for amp in allowed if not observations.distrust(amp) or observations.is_unchecked(amp)]
     return [replace(start, amp=amp) for amp in usable[:1]]
@@ -120,7 +118,6 @@ def untried_precision(observations: Observations, space: Space) -> str | None:
 
 
 def _with_one_worker(observations: Observations, config: Config) -> Config | None:
-    """Return a configuration whose one worker is asked for as many batches as fit, ``None`` where none does."""
     fitting = Fitting(observations, loader_model(observations))
     asked = [replace(config, num_workers=1, prefetch_factor=ahead) for ahead in range(PREFETCH, 0, -1)]
     return next((each for each in asked if fitting.refusal(each) is None), None)
@@ -165,7 +162,6 @@ def _safe_batch(peaks: Mapping[int, int], limit: float) -> float:
 
 
 def _start(observations: Observations, space: Space) -> Config:
-    """Return the first configuration to probe: the baseline, brought within the bounds, without a loader."""
     base, allowed = space.base, space.allowed
     batch = max((b for b in allowed["batch_size"] if b <= base.batch_size), default=allowed["batch_size"][0])
     amps = [amp for amp in allowed["amp"] if not observations.distrust(amp) or observations.is_unchecked(amp)]
@@ -185,7 +181,6 @@ def _is_of_group(observations: Observations, config: Config, other: Config) -> b
 
 
 def _looks_of_group(observations: Observations, config: Config) -> dict[int, ComputeProbe]:
-    """Return the probes of steps that differ from a configuration's in the batch only, by batch size, in order."""
     looks = {own.batch_size: look for own, look in observations.looks if _is_of_group(observations, own, config)}
     return dict(sorted(looks.items()))
 

@@ -93,7 +93,6 @@ class End:
     """End of a run: all that its answer does not have from the trials and looks of the study."""
 
     run: Run
-    """The run, at its end."""
     date: str
     """When it ended, in UTC."""
     notes: tuple[str, ...]

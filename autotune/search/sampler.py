@@ -83,7 +83,6 @@ class PredictiveSampler(BaseSampler):
         return self._known
 
     def _record(self, frozen: FrozenTrial) -> Trial:
-        """Return the record of a trial that has ended, read once."""
         known = self._trials.get(frozen.number)
         if known is None or known[0] != frozen.datetime_complete:  # of another study
             self._trials[frozen.number] = known = frozen.datetime_complete, trial_of(frozen)

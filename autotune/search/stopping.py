@@ -27,7 +27,6 @@ class Ending(StrEnum):
     BUDGET = "budget"
     """The rest of the budget was not enough."""
     INTERRUPTED = "interrupted"
-    """The user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,6 @@ class Stop:
 
     ending: Ending
     text: str
-    """The reason in words."""
 
 
 def reason_to_stop(forecast: Forecast) -> str | None:

@@ -45,7 +45,6 @@ class TuningStudy:
     def __init__(self, storage: StudyStorage, setup: Setup, sampler: BaseSampler) -> None:
         self._storage = storage
         self.setup = setup
-        """The subject of the study."""
         self._sampler = sampler
         self._predictive = sampler if isinstance(sampler, PredictiveSampler) else PredictiveSampler()
         self._asked: tuple[Study, optuna.Trial] | None = None
@@ -85,7 +84,6 @@ class TuningStudy:
         return None
 
     def _begin(self, study: Study) -> tuple[Config, int]:
-        """Ask the sampler for a configuration, and show the others that it is being measured."""
         if self.known.needs_baseline and self._sampler is not self._predictive:
             study.enqueue_trial(self.setup.settings(self.setup.space.base))
         trial, settings = study.ask(), dict[str, Any]()
@@ -178,7 +176,6 @@ class TuningStudy:
         return frozen_trial(record, settings, known, self._violation(record))
 
     def _violation(self, record: Trial) -> float:
-        """Return by which share a trial exceeds the memory that may be used; 1 where it gave no number."""
         measured = record.measurement
         if measured is None:
             return 1.0
@@ -203,7 +200,6 @@ class TuningStudy:
         return self._add(turn.trial(_bounded(attempt)))
 
     def _add(self, record: Trial) -> Trial:
-        """Record a trial that has ended, and return it with its number."""
         self._storage.do(lambda study: study.add_trial(self._frozen(record)))
         alike = (
             each for each in reversed(self.known.measured) if (each.kind, each.round) == (record.kind, record.round)

@@ -76,7 +76,6 @@ class Tuner:
         return replace(result, notes=(*result.notes, *filter(None, [storage.failure])))
 
     def _run_to_its_end(self, study: TuningStudy) -> None:
-        """Take all steps of a run; the user may interrupt it once the baseline was measured."""
         while True:
             try:
                 while not isinstance(step := self.next(study), Stop):
@@ -121,7 +120,6 @@ class Tuner:
         return Agenda(known=study.known, run=now)
 
     def _begun(self, study: TuningStudy) -> Run:
-        """Return a run at its begin: a new one, or that of the study that was killed."""
         budget, opening = self.budget, self.opening
         opening = budget.spent if opening is None else opening  # loading the workload is most of it
         kept = study.open_run
@@ -210,7 +208,6 @@ class Tuner:
             self._report(study, Progress(phase="confirm", running=step.proof.finalists[0]))
 
     def _confirm(self, study: TuningStudy, turn: Turn) -> None:
-        """Take a turn of a proof, or measure the baseline alone as a turn does."""
         if turn.round.startswith(ALONE):
             self._report(study, Progress(phase="confirm", running=turn.config))
         attempt = self.runner.measure(turn.config, self.agenda(study).turn_request(turn))
@@ -230,7 +227,6 @@ class Tuner:
         self.runner.close()
 
     def _report(self, study: TuningStudy, moment: Progress) -> None:
-        """Show the running or finished measurement, with the standing of the run."""
         known = study.known
         best_rate = known.best.rate if known.best else None
         baseline_rate = known.baseline.rate if known.best and not known.baseline.is_disturbed else None

@@ -136,7 +136,6 @@ def _lock(descriptor: int) -> None:
 
 
 def _holder(descriptor: int) -> str:
-    """Return the process that holds the lock, by name where the system says it."""
     inode = str(os.fstat(descriptor).st_ino)
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/locks").read_text().splitlines():

@@ -220,7 +220,6 @@ class StudyStorage:
         return any(each.state is TrialState.COMPLETE for each in self.trials)
 
     def _open(self, sampler: BaseSampler | None) -> list[str]:
-        """Open the study, and return notes for the user."""
         storage = self._backend()
         notes: list[str] = []
         found = {each.study_name: each.user_attrs for each in storage.get_all_studies()}
@@ -300,7 +299,6 @@ class StudyStorage:
         self.attributes = system_attributes(self.study)
 
     def _fail_stale(self, study: Study) -> None:
-        """Fail the running trials of tuners that are gone."""
         if self._database is None:  # it has just failed
             return
         optuna.storages.fail_stale_trials(study)
