@@ -54,6 +54,7 @@ class Card:
     """Bytes per second of copies from memory that is not pinned."""
     pinned: float = 25e9
     launch_seconds: float = 5e-6
+    has_bf16: bool = True
     neighbour: Callable[[float], int] = lambda seconds: 0
     """Bytes that other processes hold, by the time."""
     spread: float = 0.0
@@ -186,7 +187,7 @@ class Card:
         return {"allocated_bytes.peak": 0}
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
-        return True
+        return self.has_bf16
 
     def get_device_name(self, device: Any = None) -> str:
         return "Fake Accelerator"
