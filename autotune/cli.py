@@ -84,8 +84,8 @@ def _main(arguments: list[str], launch: Launch | None = None) -> int:
             if name is None:
                 root.parse_args(arguments)
             flags = parsers_of(root)[str(name)].parse_args(arguments)
-            if taken := ", ".join(f"{key} = {value}" for key, value in flags.taken.items()):
-                _say(f"From pyproject.toml: {taken}")
+            if flags.taken and not flags.quiet:
+                _say(f"From pyproject.toml: {', '.join(f'{key} = {value}' for key, value in flags.taken.items())}")
             if launch and "ranks" in flags:  # it measures
                 flags.ranks = launch.ranks_for(str(name), flags.ranks)
             return COMMANDS[str(name)](flags)

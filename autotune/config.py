@@ -126,10 +126,9 @@ class Config:
                 raise UsageError(f"{name} needs num_workers of 1 or more")
 
     def __repr__(self) -> str:
-        left_out = [knob.field for knob in KNOBS.values() if knob.is_left_out]
-        shown = ((each.name, getattr(self, each.name), each.default) for each in fields(self) if each.repr)
-        parts = (f"{name}={value!r}" for name, value, default in shown if name not in left_out or value != default)
-        return f"Config({', '.join(parts)})"
+        usual = [each.name for each in fields(self) if each.repr and each.name not in RARE]
+        shown = {name: getattr(self, name) for name in usual} | self.rare
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __str__(self) -> str:
         """Return the settings; where it was tuned the verdict, gain, rate, and what changed from the baseline."""
@@ -149,6 +148,11 @@ class Config:
     def present(self) -> Mapping[str, Any]:
         """The settings that were there before the answer; empty where the file does not say."""
         return {} if self.measured is None else self.measured.get("baseline") or self.plain()
+
+    @property
+    def rare(self) -> dict[str, Any]:
+        """The knobs that are left out at their defaults, where they have other values."""
+        return {name: value for name in RARE if (value := getattr(self, name)) != DEFAULTS[name]}
 
     def plain(self) -> dict[str, Any]:
         """Return the settings in one dictionary of plain values, by their names in this class."""
@@ -428,6 +432,8 @@ class Config:
 
 DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Config) if each.name in SETTINGS}
 """The default of every setting."""
+RARE = tuple(knob.field for knob in KNOBS.values() if knob.is_left_out)
+"""The knobs that are left out at their defaults."""
 WITHOUT_WORKERS = {name: DEFAULTS[name] for name, setting in SETTINGS.items() if setting.of_workers}
 """The settings that need workers, as they are without any."""
 OF_WORKERS = {**WITHOUT_WORKERS, "timeout": 0}

@@ -14,6 +14,7 @@ from autotune import export, load_config
 from autotune.config import Config
 from autotune.existing_loader import take_apart
 from autotune.records import Request
+from autotune.report.text import config_text
 from autotune.runner.local import ProcessRunner
 from autotune.sites import changed
 from autotune.workload import Workload, describe
@@ -66,6 +67,7 @@ def test_it_is_in_file_and_exports_and_a_configuration_without_it_reads_as_befor
     assert [gap.knob for gap in export(SPAWN, "transformers").gaps] == ["multiprocessing_context"]
     assert "multiprocessing_context" not in repr(Config()) + str(Config(num_workers=2).to_document())
     assert "multiprocessing_context='spawn'" in repr(SPAWN)
+    assert config_text(SPAWN).endswith(" · not persistent · spawn · fp32")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from autotune.limits import format_duration, format_size, percent
 from autotune.notes import busy_text
 from autotune.outcome import Outcome
 from autotune.result import Verdict, verdict_text
+from autotune.settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -140,7 +141,9 @@ def _settings_rows(configs: Sequence[Config]) -> dict[str, tuple[str, ...]]:
         rows = {"ranks": lambda config: str(config.ranks), **rows}
     if any(config.accumulation_steps > 1 for config in configs):
         rows["accumulation steps"] = lambda config: str(config.accumulation_steps)
-    return {heading: tuple(map(shown, configs)) for heading, shown in rows.items()}
+    rare = dict.fromkeys(name for config in configs for name in config.rare)
+    further = {SETTINGS[name].heading: tuple(str(each.rare.get(name, "as it is")) for each in configs) for name in rare}
+    return {heading: tuple(map(shown, configs)) for heading, shown in rows.items()} | further
 
 
 def _workers_text(config: Config) -> str:
@@ -254,6 +257,7 @@ def config_text(config: Config) -> str:
         parts[1] = f"workers {config.num_workers}{TIMES}{config.prefetch_factor}"
         if not config.persistent_workers:
             parts.append("not persistent")
+    parts += map(str, config.rare.values())
     if config.pin_memory:
         parts.append("pin")
     parts.append(config.precision)
