@@ -8,6 +8,7 @@ import multiprocessing
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from autotune import Workload
 from tests.datasets import Squares
-from tests.workloads import FOREVER, broken, is_to_fail, loss_of
+from tests.workloads import FOREVER, broken, in_worker, is_to_fail, loss_of, trained_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +32,8 @@ def read_address_zero() -> None:
     ctypes.string_at(0)
 
 
-def segfaults() -> Workload:
-    return broken(read_address_zero)
-
-
-def worker_segfaults() -> Workload:
-    return broken(lambda: get_worker_info() and read_address_zero())
+segfaults = partial(broken, read_address_zero)
+worker_segfaults = partial(broken, in_worker(read_address_zero))
 
 
 class Growing(Squares):
@@ -56,16 +53,13 @@ class Growing(Squares):
         return super().__getitem__(index)
 
 
-def grows_slowly() -> Workload:
-    return Workload(nn.Linear(1, 1), Growing(8 * MIB, 0.1), sampler=range(10**6))
+def growing(*given: Any, **options: Any) -> Workload:
+    return Workload(nn.Linear(1, 1), Growing(*given, **options), sampler=range(10**6))
 
 
-def grows_at_once() -> Workload:
-    return Workload(nn.Linear(1, 1), Growing(4096 * MIB, 0.0), sampler=range(10**6))
-
-
-def grows_at_once_in_worker() -> Workload:
-    return Workload(nn.Linear(1, 1), Growing(4096 * MIB, 0.0, only_in_workers=True), sampler=range(10**6))
+grows_slowly = partial(growing, 8 * MIB, 0.1)
+grows_at_once = partial(growing, 4096 * MIB, 0.0)
+grows_at_once_in_worker = partial(growing, 4096 * MIB, 0.0, only_in_workers=True)
 
 
 # --- other ways to start workers ---
@@ -85,12 +79,8 @@ def hangs_in(method: str, strategy: str = "file_descriptor") -> Workload:
     return Workload(nn.Linear(1, 1), HangingInWorker(256), sampler=range(256))
 
 
-def hangs_spawned() -> Workload:
-    return hangs_in("spawn")
-
-
-def hangs_sharing_files() -> Workload:
-    return hangs_in("fork", "file_system")
+hangs_spawned = partial(hangs_in, "spawn")
+hangs_sharing_files = partial(hangs_in, "fork", "file_system")
 
 
 # --- leaves processes behind ---
@@ -114,8 +104,7 @@ def leave_processes() -> None:
     subprocess.run([sys.executable, "-c", orphaning], check=True)
 
 
-def starting_others() -> Workload:
-    return Workload(nn.Linear(1, 1), StartingOthers(64))
+starting_others = partial(trained_on, StartingOthers, 64)
 
 
 # --- too little shared memory ---
@@ -142,9 +131,5 @@ def large_batches(collate: Callable[[list[Any]], Any]) -> Workload:
     return Workload(nn.Linear(1, 1), Large(), collate_fn=collate, training_step=step)
 
 
-def large_batches_shared() -> Workload:
-    return large_batches(default_collate)
-
-
-def large_batches_sent() -> Workload:
-    return large_batches(stack_without_sharing)
+large_batches_shared = partial(large_batches, default_collate)
+large_batches_sent = partial(large_batches, stack_without_sharing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,18 +49,14 @@ def compute(seconds: float) -> None:
 # --- one limit each ---
 
 
-def by_compute() -> Workload:
-    return trained_by_sleep(Items())
-
-
 class Decoded(Items):
     def __getitem__(self, index: int) -> Any:
         compute(0.002 * CPUS)
         return torch.zeros(64)
 
 
-def by_decoding() -> Workload:
-    return trained_by_sleep(Decoded())
+by_compute = partial(trained_by_sleep, Items())
+by_decoding = partial(trained_by_sleep, Decoded())
 
 
 # --- habits, none of which limits anything ---

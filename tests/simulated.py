@@ -61,30 +61,6 @@ COMPUTING = 0.2
 """Share of the time of building a batch in which it computes."""
 
 
-def never_fails(config: Config) -> Outcome | None:
-    return None
-
-
-def sound(amp: str) -> NumericsCheck:
-    return examples.numerics_check()
-
-
-def half_a_gibibyte(config: Config) -> int:
-    return 2**29
-
-
-def alike_everywhere(config: Config, place: float) -> float:
-    return 1.0
-
-
-def nobody(time: float) -> float:
-    return 0.0
-
-
-def never_stalls(look: int) -> float:
-    return 1.0
-
-
 def visits(seed: int, cpus: int) -> Callable[[float], float]:
     """Neighbours that come and go, and take half of the CPUs."""
     generator = random.Random(f"neighbours {seed}")
@@ -103,9 +79,9 @@ class SimulatedMachine:
     """A ``Runner`` whose rates follow from ``cost``; time passes on its own clock only."""
 
     cost: Callable[[Config], StepCost]
-    fails: Callable[[Config], Outcome | None] = never_fails
+    fails: Callable[[Config], Outcome | None] = lambda config: None
     """The outcome of a configuration that fails, or that is suspect."""
-    fails_fresh: Callable[[Config], Outcome | None] = never_fails
+    fails_fresh: Callable[[Config], Outcome | None] = lambda config: None
     noise: float = 0.0
     """Standard deviation of the logarithm of each measured rate."""
     gradients: GradientNoise = field(default_factory=examples.gradient_noise)
@@ -114,14 +90,14 @@ class SimulatedMachine:
     """Amplitude of the logarithm of a wave in the machine's speed that is so many measurements long: ``WAVE``."""
     persistence_gain: float | None = None
     """What keeping the workers alive gains, as each measurement says it."""
-    neighbour: Callable[[float], float] = nobody
+    neighbour: Callable[[float], float] = lambda time: 0.0
     """CPUs that others take, by the seconds since the start."""
-    stall: Callable[[int], float] = never_stalls
+    stall: Callable[[int], float] = lambda look: 1.0
     """How many times too slow a look at the step or the loader is, by its number, from 1; nothing else shows it."""
     cpus: int = 2
     opening: float = 0.0
     """Seconds that a fresh process takes before it measures."""
-    by_place: Callable[[Config, float], float] = alike_everywhere
+    by_place: Callable[[Config, float], float] = lambda config, place: 1.0
     """How many times as long a sample takes in a part of the epoch, by the place where a measurement begins."""
     beginning_samples: int | None = None
     """What each measurement says to have seen of an iterable dataset."""
@@ -133,10 +109,10 @@ class SimulatedMachine:
     """The call, counted from 1, during which the user presses Ctrl-C."""
     calls: list[tuple[Config, Request]] = field(default_factory=list)
     looks: list[tuple[Config, Request]] = field(default_factory=list)
-    peak: Callable[[Config], int] = half_a_gibibyte
+    peak: Callable[[Config], int] = lambda config: 2**29
     losses: Callable[[Config], tuple[float, ...]] | None = None
     """The first losses of a script that is started with a configuration; ``None`` where it ends before."""
-    numerics: Callable[[str], NumericsCheck] = sound
+    numerics: Callable[[str], NumericsCheck] = lambda amp: examples.numerics_check()
     """What a precision does to the losses."""
     time: float = 0.0
     closed: int = 0

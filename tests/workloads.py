@@ -6,7 +6,6 @@ What is broken breaks only where ``OMP_NUM_THREADS`` is 2, so that another confi
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import os
 import signal
@@ -14,6 +13,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,8 +121,11 @@ def remembering() -> Workload:
     return Workload(Remembering(), Squares(40 * 256))
 
 
-def small() -> Workload:
-    return Workload(nn.Linear(1, 1), Squares(256))
+def trained_on(dataset: Callable[..., Any], *given: int) -> Workload:
+    return Workload(nn.Linear(1, 1), dataset(*given))
+
+
+small = partial(trained_on, Squares, 256)
 
 
 def talkative() -> Workload:
@@ -148,18 +151,14 @@ def telling(number: Callable[[], float]) -> Workload:
     return Workload(nn.Linear(1, 1), Squares(256), training_step=step)
 
 
-def telling_process() -> Workload:
-    return telling(os.getpid)
+telling_process = partial(telling, os.getpid)
+telling_frozen = partial(telling, gc.get_freeze_count)
 
 
 def telling_parent_and_waiting_at_exit() -> Workload:
     atexit.register(time.sleep, FOREVER)
     KEPT.append(tempfile.TemporaryDirectory(prefix="of-workload-"))
     return telling(os.getppid)
-
-
-def telling_frozen() -> Workload:
-    return telling(gc.get_freeze_count)
 
 
 def telling_threads() -> Workload:
@@ -194,44 +193,29 @@ def broken(fault: Callable[[], object]) -> Workload:
     return Workload(nn.Linear(1, 1), Faulty(fault))
 
 
-def item_raises() -> Workload:
-    return broken(raise_value_error)
-
-
-def item_raises_in_worker() -> Workload:
-    return broken(lambda: get_worker_info() and raise_value_error())
-
-
 def raise_value_error() -> None:
     raise ValueError(f"item {BAD_INDEX} is broken")
 
 
-def killed() -> Workload:
-    return broken(kill_itself)
+def fail(kind: type[Exception], *words: str) -> Workload:
+    raise kind(*words)
 
 
 def kill_itself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def worker_killed() -> Workload:
-    return broken(lambda: get_worker_info() and kill_itself())
+def in_worker(fault: Callable[[], object]) -> Callable[[], object]:
+    return lambda: get_worker_info() and fault()
 
 
-def hangs() -> Workload:
-    return broken(functools.partial(time.sleep, FOREVER))
-
-
-def worker_out_of_memory() -> Workload:
-    return broken(lambda: get_worker_info() and raise_memory_error())
-
-
-def raise_memory_error() -> None:
-    raise MemoryError
-
-
-def allocates_too_much() -> Workload:
-    return broken(lambda: torch.empty(2**50))
+item_raises = partial(broken, raise_value_error)
+item_raises_in_worker = partial(broken, in_worker(raise_value_error))
+killed = partial(broken, kill_itself)
+worker_killed = partial(broken, in_worker(kill_itself))
+hangs = partial(broken, partial(time.sleep, FOREVER))
+worker_out_of_memory = partial(broken, in_worker(partial(fail, MemoryError)))
+allocates_too_much = partial(broken, partial(torch.empty, 2**50))
 
 
 def loss_is_nan() -> Workload:
@@ -252,33 +236,17 @@ def collate_raises_in_worker() -> Workload:
 
 # --- wrong from the start ---
 
-
-def build_raises() -> Workload:
-    raise ZeroDivisionError("their build fails")
-
-
-def build_finds_no_context() -> Workload:
-    raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be ...")
-
-
-def build_finds_the_device_taken() -> Workload:
-    raise torch.AcceleratorError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel ...")
-
-
-def build_finds_no_memory() -> Workload:
-    raise MemoryError
-
-
-def build_finds_no_shared_memory() -> Workload:
-    raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>")
-
-
-def with_empty_dataset() -> Workload:
-    return Workload(nn.Linear(1, 1), Squares(0))
-
-
-def with_empty_stream() -> Workload:
-    return Workload(nn.Linear(1, 1), CountingUp(0))
+build_raises = partial(fail, ZeroDivisionError, "their build fails")
+build_finds_no_context = partial(
+    fail, torch.AcceleratorError, "CUDA error: out of memory\nCUDA kernel errors might be ..."
+)
+build_finds_the_device_taken = partial(
+    fail, torch.AcceleratorError, "CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel ..."
+)
+build_finds_no_memory = partial(fail, MemoryError)
+build_finds_no_shared_memory = partial(fail, RuntimeError, "unable to allocate shared memory(shm) for file </torch_1>")
+with_empty_dataset = partial(trained_on, Squares, 0)
+with_empty_stream = partial(trained_on, CountingUp, 0)
 
 
 def that_does_not_fit() -> Workload:
@@ -294,8 +262,7 @@ class EveryItemRaises(Squares):
         raise KeyError(f"their item {index}")
 
 
-def every_item_raises() -> Workload:
-    return Workload(nn.Linear(1, 1), EveryItemRaises(64))
+every_item_raises = partial(trained_on, EveryItemRaises, 64)
 
 
 def asks_the_terminal() -> Workload:
@@ -339,8 +306,7 @@ class TellingWhoReads(Squares):
         return super().__getitem__(index)
 
 
-def telling_who_reads() -> Workload:
-    return Workload(nn.Linear(1, 1), TellingWhoReads(1024))
+telling_who_reads = partial(trained_on, TellingWhoReads, 1024)
 
 
 class Numbers(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -391,9 +357,5 @@ class BehindThreads(Numbers):
         return int(self.opened.submit(lambda: index).result())
 
 
-def opening_a_file_late() -> Workload:
-    return Workload(nn.Linear(1, 1), InFile())
-
-
-def with_a_client_of_threads() -> Workload:
-    return Workload(nn.Linear(1, 1), BehindThreads())
+opening_a_file_late = partial(trained_on, InFile)
+with_a_client_of_threads = partial(trained_on, BehindThreads)

@@ -68,6 +68,7 @@ CHANGED = {
 }
 """Sources that make a ``loader``, which a patch gives its settings."""
 
+OWN = "class Mine(DataLoader):\n    def __init__(self, data):\n        super().__init__(data, batch_size=16)\n"
 REFUSED = {
     "options": (
         "options = {'batch_size': 16}\nloader = DataLoader(ds, **options)\n",
@@ -75,17 +76,11 @@ REFUSED = {
     ),
     "a sequence": ("given = [ds, 16]\nloader = DataLoader(*given)\n", "takes *given: put num_workers=3"),
     "a subclass with parameters of its own": (
-        (
-            "class Mine(DataLoader):\n    def __init__(self, data):\n        super().__init__(data, batch_size=16)\n"
-            "loader = Mine(ds)\n"
-        ),
+        OWN + "loader = Mine(ds)\n",
         "Mine has parameters of its own: have it pass on num_workers=3",
     ),
     "a subclass of a class with parameters of its own": (
-        (
-            "class Mine(DataLoader):\n    def __init__(self, data):\n        super().__init__(data, batch_size=16)\n"
-            "class Other(Mine):\n    pass\nloader = Other(ds)\n"
-        ),
+        OWN + "class Other(Mine):\n    pass\nloader = Other(ds)\n",
         "Mine has parameters of its own: have it pass on num_workers=3",
     ),
     "a subclass that gives its own workers": (
@@ -98,6 +93,10 @@ REFUSED = {
     "a class by a variable": (
         "kind = [DataLoader][0]\nloader = kind(ds, batch_size=16)\n",
         "kind(...) is not known to be a DataLoader: pass num_workers=3",
+    ),
+    "several calls on a line": (
+        "kind = [DataLoader][0]\nloader = kind(data.Subset(ds, range(96)), batch_size=16)\n",
+        "no call on this line is known to make a DataLoader: pass num_workers=3",
     ),
     "a flag": (
         ARGS + "loader = DataLoader(ds, batch_size=args.size, num_workers=args.workers)\n",
@@ -401,13 +400,14 @@ def test_the_command_line_writes_a_patch_and_says_what_is_not_in_it(capfdbinary:
     assert b"name the script to patch" in capfdbinary.readouterr().err
 
 
-def test_the_factor_of_the_learning_rate_is_left_to_the_user() -> None:
-    source = b"from torch.utils.data import DataLoader\nloader = DataLoader(list(range(96)), batch_size=4)\n"
-    _, site = made(source)
-    factor = ANSWER.samples_per_update / 4
-    scaled = replace(ANSWER, measured={"learning_rate": learning_rate_of("SGD", 4, ANSWER.samples_per_update)})
-    remarks = patch_here(answer_at(site, scaled)).remarks
-    assert f"multiply the learning rate by {factor:.3g} (linear rule of SGD)" in remarks
+def test_the_factor_of_the_learning_rate_and_an_autocast_that_is_left_out_are_left_to_the_user() -> None:
+    _, site = made((HEAD + "loader = DataLoader(ds, batch_size=16)\n").encode())
+    scaled = replace(ANSWER, measured=ANSWER.measured | {"learning_rate": learning_rate_of("SGD", 4, 16)})
+    answer = answer_at(site, scaled)
+    assert patch_here(replace(answer, made_on=answer.made_on | {"autocast": "train.py:40"})).remarks == (
+        "train.py:40: train without autocast",
+        "multiply the learning rate by 4 (linear rule of SGD)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -475,20 +475,12 @@ def test_a_trainer_is_told_the_precision(name: str) -> None:
     assert remark == "bf16: put the forward in torch.autocast(device, dtype=torch.bfloat16), and its output in fp32"
 
 
-STAR = "from torch.utils.data import *\nds = list(range(96))\n"
-
-
 def test_a_dataloader_of_a_star_import_is_known() -> None:
-    _, site = made(f"{STAR}loader = DataLoader(Subset(ds, range(96)), batch_size=16)\n".encode())
+    star = "from torch.utils.data import *\nds = list(range(96))\n"
+    _, site = made(f"{star}loader = DataLoader(Subset(ds, range(96)), batch_size=16)\n".encode())
     patch = patch_here(answer_at(site))
     assert patch.remarks == ()
     assert b"range(96)), batch_size=16,\n+                    num_workers=3, prefetch" in patch.text
-
-
-def test_of_several_calls_on_a_line_none_is_named_as_no_dataloader() -> None:
-    _, site = made(f"{STAR}kind = [DataLoader][0]\nloader = kind(Subset(ds, range(96)), batch_size=16)\n".encode())
-    (remark,) = patch_here(answer_at(site)).remarks
-    assert remark.startswith("train.py:4: no call on this line is known to make a DataLoader: pass num_workers=3")
 
 
 UNREADABLE = {
@@ -613,64 +605,39 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningCLI
 from torch.utils.data import DataLoader
 
-class Data(LightningDataModule):
-    def __init__(self, workers: int = 0, num_workers: int = 0):
+class {kind}({base}):
+    def __init__(self, {given}: int = 0):
         super().__init__()
         self.save_hyperparameters()
-        self.workers = workers
+        self.{given} = {given}
 
     def train_dataloader(self):
-        return DataLoader(ds, num_workers=self.workers)
-
-    def val_dataloader(self):
-        return DataLoader(ds, num_workers=self.hparams.num_workers)
-
-class Model(LightningModule):
-    def __init__(self, num_workers: int = 0):
-        super().__init__()
-        self.num_workers = num_workers
-
-    def train_dataloader(self):
-        return DataLoader(ds, num_workers=self.num_workers)
-
-class Other:
-    def __init__(self, many: int = 0):
-        self.many = many
-
-    def train_dataloader(self):
-        return DataLoader(ds, num_workers=self.many)
+        return DataLoader(ds, num_workers={value})
 
 LightningCLI(Model, Data)
 """
 
 
 @pytest.mark.parametrize(
-    ("value", "flag"),
+    ("kind", "base", "given", "value", "flag"),
     [
-        ("self.workers", "--data.workers 3"),
-        ("self.hparams.num_workers", "--data.num_workers 3"),
-        ("self.num_workers", "--model.num_workers 3"),
-        ("self.many", None),
+        ("Data", "LightningDataModule", "workers", "self.workers", "--data.workers 3"),
+        ("Data", "LightningDataModule", "workers", "self.hparams.workers", "--data.workers 3"),
+        ("Model", "LightningModule", "num_workers", "self.num_workers", "--model.num_workers 3"),
+        ("Other", "object", "many", "self.many", None),
     ],
 )
-def test_a_flag_of_lightningcli_is_named_where_it_makes_the_module(value: str, flag: str | None) -> None:
-    Path("train.py").write_text(LIGHTNING)
-    (number,) = [n for n, line in enumerate(LIGHTNING.splitlines(), 1) if line.endswith(f"num_workers={value})")]
-    answer = replace(ANSWER, made_on={"loader": f"train.py:{number} list[96]", "threads": 2})
+def test_a_flag_of_lightningcli_is_named_where_it_makes_the_module(
+    kind: str, base: str, given: str, value: str, flag: str | None
+) -> None:
+    source = LIGHTNING.format(kind=kind, base=base, given=given, value=value)
+    Path("train.py").write_text(source)
+    answer = replace(ANSWER, made_on={"loader": "train.py:12 list[96]", "threads": 2})
     (remark,) = patch_here(answer).remarks
-    way = f"comes from the command line: python train.py ... {flag}" if flag else "is not a plain value: have it give 3"
-    assert remark == f"train.py:{number}: num_workers={value} {way}"
-    Path("train.py").write_text(LIGHTNING.replace("LightningCLI", "print"))
-    assert patch_here(answer).remarks == (
-        f"train.py:{number}: num_workers={value} is not a plain value: have it give 3",
-    )
-
-
-def test_the_autocast_that_an_answer_leaves_out_is_named() -> None:
-    _, site = made((HEAD + "loader = DataLoader(ds, batch_size=16)\n").encode())
-    answer = answer_at(site)
-    patch = patch_here(replace(answer, made_on={**(answer.made_on or {}), "autocast": "train.py:40"}))
-    assert patch.remarks == ("train.py:40: train without autocast",)
+    said, plain = f"train.py:12: num_workers={value}", "is not a plain value: have it give 3"
+    assert remark == f"{said} {f'comes from the command line: python train.py ... {flag}' if flag else plain}"
+    Path("train.py").write_text(source.replace("LightningCLI", "print"))
+    assert patch_here(answer).remarks == (f"{said} {plain}",)
 
 
 OF_NET = "import skorch\nnet = skorch.NeuralNetClassifier(Model, batch_size=16)\nnet.fit(x, y)\n"

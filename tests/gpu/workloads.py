@@ -104,7 +104,7 @@ class SpinningSGD(torch.optim.SGD):
         return super().step(closure)
 
 
-def spinning(million_cycles: int, length: int = 200_000) -> Workload:
+def spinning(million_cycles: int) -> Workload:
     """Forward, backward and optimizer take 1, 2 and 3 parts of the device's time and none of the host's."""
 
     def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -113,7 +113,7 @@ def spinning(million_cycles: int, length: int = 200_000) -> Workload:
 
     model = nn.Linear(1, 1)
     optimizer = SpinningSGD(model.parameters(), 3 * million_cycles)
-    return Workload(model, Rows(length=length), optimizer=optimizer, training_step=step)
+    return Workload(model, Rows(), optimizer=optimizer, training_step=step)
 
 
 # --- imported by the measuring process ---

@@ -32,17 +32,11 @@ def machine(cpus: int = 8, **changes: Any) -> Host:
     return replace(host(cpus), **changes)
 
 
-def baseline_of(epoch_samples: int | None) -> Trial:
-    return examples.trial(measurement=examples.measurement(epoch_samples=epoch_samples))
-
-
 def known(**changes: Any) -> Observations:
     """The baseline on a CPU, in an epoch without end; every precision was compared with fp32."""
     changes["probes"] = (*examples.compared("bf16", "fp16"), *changes.get("probes", ()))
-    limit = MemoryLimit(headroom=0.1)
-    return replace(
-        Observations(facts=ENDLESS, host=machine(), memory_limit=limit, trials=(baseline_of(None),)), **changes
-    )
+    limit, baseline = MemoryLimit(headroom=0.1), examples.trial(measurement=examples.measurement(epoch_samples=None))
+    return replace(Observations(facts=ENDLESS, host=machine(), memory_limit=limit, trials=(baseline,)), **changes)
 
 
 def known_of_gpu(**changes: Any) -> Observations:
@@ -80,11 +74,6 @@ def refusal(config: Config, observations: Observations) -> str | None:
     return predict([config], observations).refusals[0]
 
 
-def error_shares(prediction: Prediction, of_loader: float = TRACED) -> tuple[Floats, Floats]:
-    """The shares of what is not known of the step, and of the loader, that count in the error of each rate."""
-    return prediction.step_errors / prediction.ceiling_errors, prediction.loader_errors / of_loader
-
-
 ARRAYS = ("rates", "ceilings", "ceiling_errors", "most", "limits", "bounds", "step_errors", "loader_errors")
 
 
@@ -100,7 +89,7 @@ def assert_consistent(prediction: Prediction, count: int, of_loader: float = TRA
     assert (prediction.most <= prediction.bounds * (1 + 1e-9)).all()
     assert (prediction.ceiling_errors > 0).all()
     assert prediction.bounds == pytest.approx(prediction.ceilings * np.exp(BOUND_ERRORS * prediction.ceiling_errors))
-    steps, loaders = error_shares(prediction, of_loader)
+    steps, loaders = prediction.step_errors / prediction.ceiling_errors, prediction.loader_errors / of_loader
     assert min(steps.min(), loaders.min()) >= 0
     assert steps + loaders == pytest.approx(np.ones(count))
     assert len(prediction.refusals) == count

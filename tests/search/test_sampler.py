@@ -45,12 +45,9 @@ def test_any_sampler_searches_with_the_same_looks_and_measures_nothing_twice(nam
     assert study.known.probes
     assert set(measured) <= {*SPACE.configs, SPACE.base}
     storage.close()
-    found = optuna.load_study(study_name=None, storage=optuna_storage(path)).get_trials()
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+    found = optuna.load_study(study_name=None, storage=storage).get_trials()
     assert {trial.state for trial in found} <= {TrialState.COMPLETE, TrialState.PRUNED}
-
-
-def optuna_storage(path: Path) -> Any:
-    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
 
 
 @pytest.mark.parametrize("missing", [(), ("threads",), ("prefetch_factor",), (BY,)])

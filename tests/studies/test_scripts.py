@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from autotune import Config
 from autotune.outcome import Outcome
@@ -53,13 +52,6 @@ def test_every_job_has_a_script_and_both_doors_and_importing_one_does_nothing(
     for name in ("neutral", "jpeg", "text"):
         script("first_answers", name)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["sleeping", "jpegs", "texts"])
-def test_a_workload_of_predictions_builds_batches(name: str) -> None:
-    workload = getattr(script("loader_prediction", "workloads"), name)()
-    batch = next(iter(DataLoader(workload.dataset, batch_size=4, shuffle=True, collate_fn=workload.collate_fn)))
-    assert len(batch) == 4
 
 
 def test_words_are_followed_by_words_of_the_same_passage() -> None:
@@ -116,12 +108,6 @@ def test_the_search_that_runs_on_real_machines_comes_near_the_optimum(monkeypatc
     assert len(rows) == compare.TRIALS
     assert rows[-1]["regret"] <= 0.05
     assert not {outcome for _, _, outcome, _ in machine.attempts} - {Outcome.OK}
-
-
-def test_every_pair_has_a_script_that_misleads_and_a_harmless_twin() -> None:
-    pairs = script("scripts", "pairs")
-    assert len(pairs.NAMES) == 10
-    assert sorted(f"{name}_{kind}" for name in pairs.NAMES for kind in pairs.KINDS) == pairs.SCRIPTS
 
 
 def test_the_gain_that_a_pair_keeps_is_that_of_the_time_of_all_epochs() -> None:
