@@ -33,6 +33,7 @@ from autotune.records import Attempt, Conditions, Measurement, Request, StepTime
 from autotune.search.setup import Setup
 from autotune.search.space import build_space
 from autotune.search.tuner import Tuner
+from autotune.settings import parse_knobs
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
 CELLS = (
@@ -244,7 +245,7 @@ def run(job: tuple[str, float, float, int]) -> dict[str, object]:
     machine = Machine(
         gain=gain, seed=seed, drifts=what in ("drifting", "both"), is_disturbed=what in ("disturbed", "both")
     )
-    space = build_space(FACTS, HOST.cpus, Config(), BOUNDS)
+    space = build_space(FACTS, HOST.cpus, Config(), parse_knobs(BOUNDS))
     time = Budget(budget, machine.now)
     result = Tuner(machine, Setup(space=space, facts=FACTS, host=HOST), time, Messages(time)).result()
     low, high = result.speedup_ci95 or (math.nan, math.nan)

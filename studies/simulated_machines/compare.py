@@ -31,7 +31,6 @@ from autotune.records import Request
 from autotune.search.setup import Setup
 from autotune.search.study import open_study
 from autotune.search.tuner import Tuner
-from autotune.settings import KNOBS
 from tests.simulated import search_only
 
 HERE = Path(os.path.relpath(Path(__file__).resolve().parent))
@@ -121,14 +120,14 @@ def with_sampler(
         space = machine.space
         incumbent = Incumbent(machine)
         study = optuna.create_study(direction="maximize", sampler=sampler(machine.seed))
-        distributions = {knob: IntDistribution(0, len(space.values[knob]) - 1) for knob in KNOBS}
+        distributions = {knob: IntDistribution(0, len(space.values[knob]) - 1) for knob in space.allowed}
         if start:
             for config in start(machine):
-                study.enqueue_trial(dict(zip(KNOBS, space.point(config), strict=True)))
+                study.enqueue_trial(dict(zip(space.allowed, space.point(config), strict=True)))
         worst = None
         for _ in range(TRIALS):
             trial = study.ask(distributions)
-            rate, over = incumbent.measure(space.config(tuple(trial.params[knob] for knob in KNOBS)))
+            rate, over = incumbent.measure(space.config(tuple(trial.params[knob] for knob in space.allowed)))
             trial.set_constraint("memory", over)
             if rate is not None:
                 worst = min(rate, worst or rate)

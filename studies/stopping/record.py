@@ -167,16 +167,16 @@ def rival(job: Job) -> Row:
     space = machine.space
     study = optuna.create_study(direction="maximize", sampler=SAMPLERS[name](seed))
     distributions: dict[str, BaseDistribution] = {
-        knob: IntDistribution(0, len(space.values[knob]) - 1) for knob in KNOBS
+        knob: IntDistribution(0, len(space.values[knob]) - 1) for knob in space.allowed
     }
-    held = {knob: getattr(space.base, KNOBS[knob].field) for knob in KNOBS}
+    held = {knob: getattr(space.base, KNOBS[knob].field) for knob in space.allowed}
     study.enqueue_trial(
         {knob: space.values[knob].index(value) if value in space.values[knob] else 0 for knob, value in held.items()}
     )
     best, best_rate, worst = space.base, 0.0, None
     while machine.time < budget:
         trial = study.ask(distributions)
-        config = space.at({knob: space.values[knob][trial.params[knob]] for knob in KNOBS})
+        config = space.at({knob: space.values[knob][trial.params[knob]] for knob in space.allowed})
         measured = machine.measure(config, Request(seconds=5.0)).measurement
         if measured is None:
             trial.set_constraint("memory", 1.0)

@@ -130,9 +130,9 @@ def test_the_expected_gain_is_not_below_zero_nor_the_difference(best: float, err
 
 @pytest.mark.parametrize("name", [name for name in KNOBS if name != "persistent_workers"])  # decided after the search
 def test_two_configurations_that_differ_by_a_knob_are_two_points(name: str) -> None:
-    config = replace(examples.ANSWER, prefetch_factor=2)
-    others = {"amp": "off", "pin_memory": not config.pin_memory}
-    own = getattr(config, KNOBS[name].field)
-    other = replace(config, **{KNOBS[name].field: others[name] if name in others else 2 * own})
-    rows = np.concatenate(coordinates([config, other], 2), axis=1)
+    config, knob = replace(examples.ANSWER, prefetch_factor=2), KNOBS[name]
+    own, choices = getattr(config, knob.field), list((knob.choices or {}).values())
+    usual = choices[0] if choices else own
+    one, other = (replace(config, **{knob.field: value}) for value in (usual, choices[-1] if choices else 2 * own))
+    rows = np.concatenate(coordinates([one, other], 2), axis=1)
     assert not np.array_equal(rows[0], rows[1])
