@@ -24,7 +24,8 @@ from pathlib import Path
 import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
 
-from autotune.config import Config, Objective
+from autotune.config import Config
+from autotune.configfile import Objective
 from autotune.limits import USUAL_BUDGET, Budget, MemoryLimit
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome

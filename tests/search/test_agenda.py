@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.config import Config, Objective
+from autotune.config import Config
+from autotune.configfile import Objective
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from autotune.batch_cost import NoiseScale
-from autotune.config import Config, Objective, load_config
+from autotune.config import Config, load_config
+from autotune.configfile import Objective
 from autotune.errors import ConfigFileError
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request, WorkloadFacts
