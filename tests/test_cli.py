@@ -145,15 +145,6 @@ def test_a_script_alone_is_run_with_its_arguments_and_a_module_by_its_name(
 
 
 @pytest.mark.parametrize(
-    ("line", "flag"), [("help run", "--dry-run"), ("help tune", "--ranks"), ("help diagnose", "--trace")]
-)
-def test_help_shows_the_flags_of_a_command(line: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(line.split())
-    assert flag in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
     ("line", "code"),
     [
         ("-V", 0),

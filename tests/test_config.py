@@ -198,28 +198,6 @@ def test_the_thread_environment_is_empty_without_a_count() -> None:
     assert Config(intra_op_threads=2).thread_environment() == dict.fromkeys(THREAD_VARIABLES, "2")
 
 
-WRONG_VALUES: dict[str, list[object]] = {
-    "batch_size": [0, True, 1.0, 2**63, None],
-    "num_workers": [-1, "2"],
-    "prefetch_factor": [0],
-    "pin_memory": [1, None],
-    "persistent_workers": ["yes"],
-    "amp": ["fp8", False],
-    "accumulation_steps": [0],
-    "intra_op_threads": [0],
-    "inter_op_threads": [2.5],
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in WRONG_VALUES.items() for value in values]
-)
-def test_a_wrong_value_is_refused_by_name(name: str, value: object) -> None:
-    arguments: dict[str, Any] = {"num_workers": 1, name: value}
-    with pytest.raises(UsageError, match=f"^{name} is .*; allowed: "):
-        Config(**arguments)
-
-
 @pytest.mark.parametrize("option", [{"prefetch_factor": 2}, {"persistent_workers": True}])
 def test_a_worker_option_without_workers_is_refused_by_name(option: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"^{next(iter(option))} needs num_workers"):

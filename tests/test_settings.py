@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,21 @@ import pytest
 from autotune import export, load_config
 from autotune.api import TuneOptions, tune
 from autotune.cli import main
-from autotune.config import DEFAULTS, OF_WORKERS, Config
+from autotune.config import Config
 from autotune.configfile import SCHEMA
 from autotune.errors import UsageError
 from autotune.exports import TARGETS
 from autotune.exports.target import OTHERWISE
 from autotune.flags import MEASURING, OPTIONS, build_parser, parsers_of
-from autotune.report.table import COLUMNS
 from autotune.result import Verdict
 from autotune.search.gp import coordinates
 from autotune.settings import KNOBS, LARGEST, SETTINGS, SWITCH, Knob, KnobOptions, Setting
 from autotune.step_options import OPTIONS as STEP_OPTIONS
 from tests.simulated import SimulatedMachine, StepCost, few_of, gpu_facts, host, tuner_of
 
-TEXTS = {"batch_size": "32", "num_workers": "0", "prefetch_factor": "2", "pin_memory": "true", "amp": "off"}
-TEXTS |= {"persistent_workers": "false", "threads": "1", "device": "cpu", "budget": "90s", "objective": "samples"}
-TEXTS |= {"headroom": "20%", "max_memory": "1GiB", "baseline": "batch_size=8", "explore": "tf32", "sampler": "tpe"}
-TEXTS |= {"multiprocessing_context": "spawn"}
+TEXTS = {"device": "cpu", "budget": "90s", "objective": "samples", "headroom": "20%", "max_memory": "1GiB"}
+TEXTS |= {"baseline": "batch_size=8", "explore": "tf32", "sampler": "tpe"}
+TEXTS |= {name: re.split(r",|\.\.", knob.example)[0] for name, knob in KNOBS.items()}
 WRONG = {"budget": "1s", "headroom": "no", "max_memory": "no", "explore": "no", "objective": "no"}
 
 
@@ -58,6 +57,15 @@ def _schema_of(setting: Setting) -> dict[str, Any]:
         number = ["integer", "null"] if setting.is_optional else "integer"
         kind = {"type": number, "minimum": setting.least, "maximum": LARGEST - 1}
     return {"description": setting.meaning, **kind}
+
+
+@pytest.mark.parametrize("name", SETTINGS.keys() - {"options"})
+def test_a_wrong_value_of_a_configuration_is_refused_by_name(name: str) -> None:
+    setting = SETTINGS[name]
+    wrong: list[Any] = [1, "no such"] if setting.choices else [(setting.least or 0) - 1, True, 1.0, "2", LARGEST]
+    for value in [*wrong, *([] if setting.is_optional else [None])]:
+        with pytest.raises(UsageError, match=f"^{name} is .*; allowed: "):
+            Config(**{"num_workers": 1, name: value})
 
 
 def test_options_are_the_flags_of_the_commands_that_measure_and_the_keywords_of_tune() -> None:
@@ -140,11 +148,6 @@ def test_pyproject_is_told_on_the_command_line_and_what_is_wrong_in_it_is_named(
     assert "tool.autotune" not in said("[tool.other]\nbudget = 1\n", "--model m:f --budget 1s")
 
 
-def test_what_needs_workers_is_said_once() -> None:
-    assert set(OF_WORKERS) == {name for name, each in SETTINGS.items() if each.of_workers} | {"timeout"}
-    assert all(OF_WORKERS[name] == DEFAULTS[name] for name in OF_WORKERS if name != "timeout")
-
-
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> str:
     """A knob that is added to the table: torch's threads between operators, a setting that the search leaves alone."""
@@ -182,11 +185,6 @@ def test_a_knob_that_is_added_to_the_table_is_searched_written_loaded_and_export
     assert "torch.set_num_interop_threads(4)" in export(loaded, "python").text
     assert added in {gap.knob for gap in export(loaded, "lightning").gaps}
     assert result.trials[added].max() == 4
-    assert COLUMNS[added].meaning == SETTINGS[added].meaning
-
-
-def test_each_knob_has_a_coordinate_but_the_one_that_is_decided_after_the_search() -> None:
-    assert {name for name, knob in KNOBS.items() if not knob.scales} == {"persistent_workers"}
 
 
 def test_every_tool_has_an_argument_for_a_setting_or_advice() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -13,7 +12,7 @@ from autotune.records import Attempt, Request
 from studies.neighbours.machines import place
 from studies.neighbours.neighbours import run
 from tests.examples import BASELINE
-from tests.simulated import PAUSES, STAYS, SimulatedMachine, StepCost, each_third, visits
+from tests.simulated import SimulatedMachine, StepCost
 
 ONE = replace(BASELINE, intra_op_threads=1)
 TRAINING = Request(seconds=2.0)
@@ -53,13 +52,6 @@ def test_a_neighbour_on_half_of_the_cpus_slows_several_threads_three_times_as_mu
     assert quiet.outcome is Outcome.OK
 
 
-def test_who_stays_for_a_moment_or_leaves_cpus_free_does_not_make_a_measurement_suspect() -> None:
-    moment = SimulatedMachine(cost=two_threads, neighbour=lambda time: 1.0 if time < 0.2 else 0.0)
-    assert moment.measure(BASELINE, TRAINING).outcome is Outcome.OK
-    wide = SimulatedMachine(cost=two_threads, cpus=8, neighbour=lambda time: 4.0)
-    assert wide.measure(ONE, TRAINING).outcome is Outcome.OK
-
-
 def test_a_look_at_the_step_beside_a_neighbour_or_the_loader_is_slow_and_suspect() -> None:
     def cost(config: Config) -> StepCost:
         return StepCost(wait=0.1, compute=0.32, cpus=2)
@@ -71,25 +63,6 @@ def test_a_look_at_the_step_beside_a_neighbour_or_the_loader_is_slow_and_suspect
     assert step.compute.samples_per_second == pytest.approx(55)
     assert loader.loader is not None
     assert loader.loader.build_seconds[0] == pytest.approx(0.1 / 0.85)
-
-
-def test_the_neighbours_of_a_seed_come_again_and_stay_within_bounds() -> None:
-    seconds = range(1200)
-    here = [visits(3, 4)(time) for time in seconds]
-    assert here == [visits(3, 4)(time) for time in seconds]
-    assert set(here) == {0.0, 2.0}
-    changes = [time for time, (before, after) in zip(seconds, pairwise(here), strict=False) if before != after]
-    lengths = [end - begin for begin, end in pairwise(changes)]
-    assert all(STAYS[0] - 1 <= length <= STAYS[1] + 1 for length in lengths)
-    assert min(lengths) <= PAUSES[1]
-
-
-def test_each_third_look_stalls_and_nothing_shows_it() -> None:
-    machine = SimulatedMachine(cost=two_threads, stall=each_third(10.0))
-    looks = [machine.measure(BASELINE, Request(seconds=1.5, part="compute")) for _ in range(6)]
-    rates = [look.compute.samples_per_second for look in looks if look.compute]
-    assert rates == [pytest.approx(each) for each in (100, 100, 10, 100, 100, 10)]
-    assert {look.outcome for look in looks} == {Outcome.OK}
 
 
 @pytest.mark.parametrize("part", ["neighbours", "quiet", "stalled"])

@@ -22,10 +22,8 @@ from autotune.records import Attempt, Measurement, Request
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Workload, describe
 from tests.gpu.workloads import (
-    FIRST_STEP_SECONDS,
     GIBIBYTE,
     PAUSE,
-    STEP_SECONDS,
     Rows,
     classifier,
     heavy,
@@ -247,12 +245,3 @@ def test_the_peak_is_that_of_the_device_and_holds_every_activation(
     assert holding.memory_limit_bytes == pytest.approx(cuda.memory_limit, rel=0.05)
     assert GIBIBYTE <= holding.peak_allocated_bytes < GIBIBYTE + LIBRARIES
     assert holding.peak_allocated_bytes <= holding.peak_memory_bytes < 2 * GIBIBYTE
-
-
-def test_what_is_done_once_costs_neither_the_first_batch_nor_the_rate(device: AcceleratorDevice) -> None:
-    with runner_of("slow_at_first") as runner:
-        found = measured(runner.measure(PLAIN, Request(seconds=1.5, time_limit=60)))
-    truth = BATCH_SIZE / STEP_SECONDS
-    assert found.first_batch_seconds < FIRST_STEP_SECONDS / 10
-    assert 0.9 * truth <= found.samples_per_second <= truth
-    assert 0.9 * truth <= found.ceiling_samples_per_second <= 1.02 * truth

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from pathlib import Path
@@ -15,8 +14,6 @@ from torch.utils.data import Dataset, TensorDataset
 from autotune import Workload
 
 PAUSE = 0.05
-STEP_SECONDS = 0.03
-FIRST_STEP_SECONDS = 1.0
 GIBIBYTE = 2**30
 TEBIBYTE = 2**40
 """More than any accelerator has."""
@@ -129,17 +126,6 @@ def holding_a_gibibyte() -> Workload:
     def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         activation = torch.ones(GIBIBYTE, dtype=torch.uint8, device=batch.device)
         return mean_of(model, batch) + activation[0]
-
-    return Workload(nn.Linear(1, 1), Rows(), training_step=step)
-
-
-def slow_at_first() -> Workload:
-    """The first step takes a second longer than the others, as one that loads and chooses kernels does."""
-    numbers = itertools.count()
-
-    def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        time.sleep(STEP_SECONDS if next(numbers) else FIRST_STEP_SECONDS)
-        return mean_of(model, batch)
 
     return Workload(nn.Linear(1, 1), Rows(), training_step=step)
 

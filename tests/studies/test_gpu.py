@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,9 @@ from autotune.measure.device import CpuDevice
 from autotune.measure.step import TrainingStep
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Script, describe
-from studies.gpu import probes, runs, sessions
+from studies.gpu import probes, runs
 from studies.gpu import script as studies_script
 from studies.gpu.load import EXHAUSTS, Load, failure
-from studies.gpu.probes import Row
 from tests import examples
 from tests.accelerator import GIB, Card, FakeAccelerator
 
@@ -102,24 +99,6 @@ def test_sessions_are_timed_and_errors_are_told() -> None:
     assert {rows[f"no memory: {what}"].partition(":")[0] for what in EXHAUSTS} == {"device_oom"}
 
 
-def test_the_context_of_a_process_is_what_nvml_counts_more() -> None:
-    used = iter((GIB, 3 * GIB // 2) * sessions.OPENINGS)
-    gpu = type("Gpu", (), {"used_bytes": lambda self: next(used)})()
-    found = {row[0]: row[1] for row in sessions.openings(SessionOfNumbers, gpu, "held")}  # type: ignore[arg-type]
-    assert found["context of a process"] == GIB // 2
-
-
-def test_tables_are_written(tmp_path: Path) -> None:
-    folder = probes.folder_of("NVIDIA H100 80GB HBM3", tmp_path)
-    probes.write(folder, [Row("copy rate, pinned", 2.5e10, "bytes/s"), Row("driver", "a|b")])
-    with (folder / "probes.csv").open(encoding="utf-8", newline="") as file:
-        assert list(csv.reader(file))[1] == ["copy rate, pinned", "25000000000.0", "bytes/s"]
-    assert (folder.name, "| driver | a\\|b | |" in (folder / "probes.md").read_text()) == (
-        "nvidia_h100_80gb_hbm3",
-        True,
-    )
-
-
 @pytest.mark.machine
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="it would be probed")
 def test_without_an_accelerator_one_line_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,15 +126,6 @@ def test_a_default_run_is_compared_with_a_grid(tmp_path: Path) -> None:
         written = list(csv.DictReader(file))
     assert [each["run"] for each in written] == ["resnet", "check"]
     assert float(written[0]["speedup"]) > 1
-
-
-@pytest.mark.parametrize(("number", "left"), [(signal.SIGINT, 0), (signal.SIGKILL, 1)])
-def test_what_a_signal_leaves_is_counted(number: int, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "LEFT_SECONDS", 0.5)
-    script = "import subprocess, sys, time; subprocess.run([sys.executable, '-S', '-c', 'import time; time.sleep(60)'])"
-    used = iter((5, 7))
-    row = runs.ended([sys.executable, "-S", "-c", script], number, 1.0, lambda: next(used))
-    assert (row["exit_code"], row["processes_left"], row["bytes_left"]) == (-number, left, 2)
 
 
 @pytest.mark.parametrize("name", ["resnet", "tiny", "gpt"])

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pandas
 import pytest
-import torch
 
 from autotune import Config
 from autotune.outcome import Outcome
-from autotune.records import Request
 from tests.pipeline import BATCH_SIZE, SimulatedPipeline, always
 from tests.studies.test_figures import STUDIES, script
 
@@ -39,28 +37,6 @@ def test_a_first_answer_has_one_row_for_each_job_and_door_and_is_known_by_its_nu
     assert study.settings_of(tmp_path / "autotune.yaml") == settings
 
 
-def test_every_job_has_a_script_and_both_doors_and_importing_one_does_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    study = script("first_answers", "study")
-    for name, job in study.JOBS.items():
-        assert job.exists()
-        assert study.asking(name, "script", None)[3:] == ["run", str(job)]
-        assert str(job) in " ".join(study.asking(name, "function", "30s"))
-    monkeypatch.setenv("FIRST_ANSWERS_DATA", str(tmp_path))
-    monkeypatch.syspath_prepend(str(STUDIES / "first_answers" / "jobs"))
-    for name in ("neutral", "jpeg", "text"):
-        script("first_answers", name)
-    assert not list(tmp_path.iterdir())
-
-
-def test_words_are_followed_by_words_of_the_same_passage() -> None:
-    workloads = script("promise", "workloads")
-    words, following = workloads.pad_passages([torch.tensor([5, 6, 7]), torch.tensor([8, 9])])
-    assert words.tolist() == [[5, 6], [8, 9]]
-    assert following.tolist() == [[6, 7], [9, workloads.PADDING]]
-
-
 @pytest.mark.parametrize(("workers", "prefetch"), [(0, 0), (1, 1), (1, 8), (2, 2), (4, 1), (8, 2)])
 def test_the_truth_of_a_measurement_is_that_of_arithmetic_and_of_the_recursion(workers: int, prefetch: int) -> None:
     pipelines = script("measurement_truth", "pipelines")
@@ -72,31 +48,11 @@ def test_the_truth_of_a_measurement_is_that_of_arithmetic_and_of_the_recursion(w
     assert truth == pytest.approx(again * pipelines.BATCH_SIZE / BATCH_SIZE, rel=0.01)
 
 
-def test_one_batch_in_twenty_is_slow_to_build() -> None:
-    pipelines = script("measurement_truth", "pipelines")
-    delayed = next(each for each in pipelines.scenarios() if each.delay == "random builds")
-    seconds = [pipelines.build_seconds(delayed, index) for index in range(0, pipelines.LENGTH, 10)]
-    assert set(seconds) == {delayed.build, 20 * delayed.build}
-    assert sum(each > delayed.build for each in seconds) == pytest.approx(1000, rel=0.1)
-
-
 @pytest.mark.parametrize(("gain", "verdict"), [(0.0, "no gain"), (0.3, "faster")])
 def test_a_run_of_the_study_of_confirmation_ends_as_it_should(gain: float, verdict: str) -> None:
     found = script("confirmation", "simulate").run(("steady", gain, 300.0, 1))
     assert found["verdict"] == verdict
     assert float(found["seconds"]) <= 310
-
-
-@pytest.mark.parametrize("family", range(4))
-def test_a_machine_is_the_same_for_the_same_seed_and_repeats_itself_within_its_noise(family: int) -> None:
-    machines = script("simulated_machines", "machines")
-    world = machines.draw_world(machines.FAMILIES[family], 7)
-    assert world == machines.draw_world(machines.FAMILIES[family], 7)
-    machine = machines.Machine(world=world, noise=0.01, disturbed=0.0)
-    base = machine.space.base
-    rates = [machine.measure(base, Request(seconds=2.0)).measurement.samples_per_second for _ in range(20)]
-    assert machine.rate(base) == pytest.approx(sum(rates) / 20, rel=0.02)
-    assert machine.time > 20
 
 
 def test_the_search_that_runs_on_real_machines_comes_near_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
