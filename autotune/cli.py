@@ -107,11 +107,13 @@ def _command(arguments: list[str]) -> str | None:
         return "run"
     if first in ("-h", "--help", "-V", "--version"):
         return None
+    has_script = any(text.endswith(".py") for text in arguments)
+    tunes = "run" if has_script and not any(text.startswith("--model") for text in arguments) else "tune"
     if first.startswith("-"):
-        return "tune"
+        return tunes
     del arguments[0]
-    if first == "tune" and any(text.endswith(".py") for text in arguments) and "--model" not in arguments:
-        return "run"
+    if first == "tune":
+        return tunes
     if first == "help":
         name = _command(arguments) if arguments else None
         arguments[:] = ["--help"]

@@ -353,7 +353,10 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
         ),
         ("run --dryrun train.py", 2, "unknown flag --dryrun: did you mean --dry-run?"),
         ("run --patch new.patch absent.py", 2, "absent.py: no such file; pass the script that you train with"),
-        ("tune absent.py --epochs 3", 2, "absent.py: no such file; pass the script that you train with"),
+        *(
+            (f"{line} absent.py --epochs 3", 2, "absent.py: no such file; pass the script that you train with")
+            for line in ("tune", "tune --budget 2m", "--budget 2m")
+        ),
         ("run -m", 2, "name the script that you train with"),
         ("run -m job.train", 2, "-m job.train: no such module here; run from the folder that holds job"),
         ("--model m:f --wrong", 2, "--wrong"),
