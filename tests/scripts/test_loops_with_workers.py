@@ -59,7 +59,7 @@ def test_loaders_that_feed_the_steps_together_have_the_same_workers(runner: Loop
     with runner.started("together", "3") as facts:
         found = there(runner.measure(Config(batch_size=2, num_workers=2), replace(REQUEST, seconds=3.0)).measurement)
         one_alone, both = per_second(2, 3 * 50), 1.02 * per_second(2, 3 * 30)
-        assert (one_alone + both) / 2 < found.samples_per_second < both
+        assert 1.02 * one_alone < found.samples_per_second < both
         assert 0.95 * found.samples_per_second <= found.ceiling_samples_per_second < both
         assert runner.script is not None
         assert (runner.script.is_batch_fixed, runner.script.present.batch_size) == (True, 2)
