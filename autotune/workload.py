@@ -161,6 +161,12 @@ class Script:
     root: str = ""
     """The folder from which files of its code are named, wherever the script goes later."""
 
+    base: tuple[str, str] | None = None
+    """The folder of a git repository, and the commit whose files the script sees in the place of the present ones."""
+
+    samples_per_step: int | None = None
+    """Samples of an optimizer step, where steps are counted if no DataLoader feeds them; ``None`` refuses these."""
+
     def __post_init__(self) -> None:
         root = Path(self.package).parent if self.package else self.folder.resolve()
         object.__setattr__(self, "root", self.root or str(root))
