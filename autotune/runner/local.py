@@ -28,6 +28,7 @@ from autotune.records import Attempt, Request, ScriptFacts, WorkloadFacts
 from autotune.runner.card import Cards, holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
+from autotune.runner.revision import extract
 from autotune.torch_import import OtherEnvironmentError, Variables
 from autotune.workload import ImportedWorkload, PickledWorkload, Script, WorkloadSource
 
@@ -333,6 +334,8 @@ class ProcessRunner:
         if isinstance(self._source, Script):
             message["script"]["patience"] = min(MOST_PATIENCE, self._load_limit / 10)
             message["script"] |= {"known": self.script and to_json(self.script), "beneath": keeper and keeper.scratch}
+            if self._source.base:
+                message["script"]["archive"] = extract(self._source.base, Path(process.scratch, "base"))
         return process, message, keeper
 
     def _threads(self, config: Config) -> tuple[Any, ...]:
