@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from autotune.errors import UsageError
 
-GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.splitIndex=false")
-"""Git that starts no hook, and writes no file of the repository's."""
+GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+"""Git that starts no hook and no watcher of files."""
 
 
 def resolve(rev: str) -> tuple[str, str]:
