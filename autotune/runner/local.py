@@ -29,6 +29,7 @@ from autotune.records import Attempt, Request, ScriptFacts, WorkloadFacts
 from autotune.runner.card import Cards, holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
+from autotune.runner.revision import extract
 from autotune.torch_import import OtherEnvironmentError, Variables
 from autotune.workload import ImportedWorkload, PickledWorkload, Script, WorkloadSource
 
@@ -346,6 +347,8 @@ class ProcessRunner:
             beneath = keeper and os.path.join(keeper.scratch, self._first)
             own = LATER if self.script else self._first
             message["script"] |= {"known": self.script and to_json(self.script), "own": own, "beneath": beneath}
+            if self._source.base:
+                message["script"]["archive"] = extract(self._source.base, Path(process.scratch, "base"))
         return process, message, keeper
 
     def _threads(self, config: Config) -> tuple[Any, ...]:
