@@ -227,11 +227,13 @@ class Script:
         finally:
             sys.modules["__main__"] = usual
 
-    def told(self, loop: str | None, kept: Sequence[str], way: str | None) -> Iterator[str]:
+    def told(self, loop: str | None, kept: Sequence[str], way: str | None, steps: str | None = None) -> Iterator[str]:
         """Yield sentences about the loop that is measured, about loaders that keep their settings, and about writes.
 
-        These are held in some ``way``, or not.
+        These are held in some ``way``, or not. The loop may be known by the place of its ``steps`` alone.
         """
+        if steps:
+            yield f"Measured are the optimizer's steps of {steps}, with all that is done from one to the next."
         for place in kept:
             yield f"The DataLoader of {place} keeps its settings: the first one has others. Alike ones vary together."
         if loop and not self.loop:
