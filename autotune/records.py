@@ -394,6 +394,8 @@ class ScriptFacts:
     """Sentences about its loop, its loaders and its writes, for the user."""
     holds: str | None
     """How its writes are held, by ``autotune.workload.HELD``; ``None`` where they are let through."""
+    counted: int | None
+    """The number of the optimizer whose steps are counted, in the order of first steps; ``None`` where batches are."""
 
 
 def to_divide(ranks: int) -> str:

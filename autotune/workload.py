@@ -165,7 +165,7 @@ class Script:
     """The folder of a git repository, and the commit whose files the script sees in the place of the present ones."""
 
     samples_per_step: int | None = None
-    """Samples of an optimizer step, where steps are counted if no DataLoader feeds them; ``None`` refuses these."""
+    """Samples of a step in each rank, where steps count if no DataLoader feeds them; ``None`` refuses these scripts."""
 
     def __post_init__(self) -> None:
         if self.base and self.allow_writes:
@@ -229,11 +229,13 @@ class Script:
         finally:
             sys.modules["__main__"] = usual
 
-    def told(self, loop: str | None, kept: Sequence[str], way: str | None) -> Iterator[str]:
+    def told(self, loop: str | None, kept: Sequence[str], way: str | None, steps: str | None = None) -> Iterator[str]:
         """Yield sentences about the loop that is measured, about loaders that keep their settings, and about writes.
 
-        These are held in some ``way``, or not.
+        These are held in some ``way``, or not. The loop may be known by the place of its ``steps`` alone.
         """
+        if steps:
+            yield f"Measured are the optimizer's steps of {steps}, with all that is done from one to the next."
         for place in kept:
             yield f"The DataLoader of {place} keeps its settings: the first one has others. Alike ones vary together."
         if loop and not self.loop:

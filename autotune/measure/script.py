@@ -1,7 +1,8 @@
 """A training script whose own loop is the training step.
 
 The script runs as ``__main__`` in a greenlet. Where its loop asks the training loader for a batch, the measuring code
-gives it one. Both run in one thread: signals, streams and random state are those of the script.
+gives it one; where its steps are counted, it waits at the end of each. Both run in one thread: signals, streams and
+random state are those of the script.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class ScriptLoop:
         """
         self.loaders.install()
         self._open_door()
-        self.optimizers.install(self.run.source, self.loaders.note_pass, self.loaders.require_batches)
+        self.optimizers.install(self.run.source, self.loaders.note_pass, self._wait_after)
         self.run.install()
         if self._group.size > 1:
             meet_in_files(self._group, self.run.stop)
@@ -95,7 +96,8 @@ class ScriptLoop:
         own.phases.clear()
         self.run.resume(self._give_round(batch))
         if self.run.has_ended:
-            is_trained, phases = bool(own.phases), dict(own.phases)
+            phases = dict(own.phases) if self.loaders.counted is None else {}  # those of a step that counts are over
+            is_trained = bool(phases)
             self._pause_from(phases.get("optimizer", phases.get("backward", begin)))
             self._start_again(batch if self.spare is None or versions(batch) == before else self.spare)
             self._go_on()
@@ -158,10 +160,15 @@ class ScriptLoop:
             self.run.resume(self._give_round(batch))
             self._require_alive()
 
+    def _wait_after(self, optimizer: int) -> None:
+        """Wait at the end of a step of an optimizer that counts, as a loop waits for its next batch."""
+        if self.loaders.counts(optimizer):
+            self.next_batch()
+
     def next_batch(self) -> Any:
         """Return the batch that the measuring code gives, to the script's loop."""
         self.run.require_own_process()
-        self.run.require_own_thread("its training loader")
+        self.run.require_own_thread("its training loader" if self.loaders.counted is None else "its training loop")
         self._require_apart()
         self._apart = None
         if self.optimizers.is_on_another_stream:
@@ -195,6 +202,8 @@ class ScriptLoop:
 
         ``before`` are the steps by the last batch of these, where it had gradients; ``None`` stands for none.
         """
+        if self.loaders.counted is not None:
+            return next(batches), None
         where, wants_gradients = self.loaders.place(watched.loader), torch.is_grad_enabled()
         self.run.require_own_thread(f"the DataLoader of {where}")
         if wants_gradients and before is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import weakref
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from autotune.config import WITHOUT_WORKERS
 from autotune.errors import UserCodeError
@@ -35,12 +36,22 @@ WINDOWS_SECONDS = 120.0
 SEEN_BATCHES, SEEN_SECONDS = 6, 1.0
 """Batches of its own that a script trains on before it is stopped, and the seconds that they may take."""
 STEPS_WITHOUT_BATCHES = 100
-"""Steps of an optimizer from which batches that come from no DataLoader are not waited for."""
+"""Steps of an optimizer from which batches of a DataLoader are not waited for, nor steps that are counted."""
 ALIKE = ("num_workers", "pin_memory", *WITHOUT_WORKERS)
 """Settings that loaders which feed the steps together have in common, or each keeps its own."""
 IRREGULAR = ", which take turns irregularly: draw the same from each in every round, or train on one"
 FRESH_ITERATORS = 3
 """Iterators with one batch each, one after another, that are no accident."""
+
+
+class OwnBatches(IterableDataset[torch.Tensor]):
+    """Stand-ins without end for the batches that a script takes from elsewhere, each for a step; they cost nothing."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return itertools.repeat(torch.empty(self.samples, 0, device="cpu"))
 
 
 class ScriptLoaders:
@@ -61,6 +72,10 @@ class ScriptLoaders:
             self.batches, self.missing, self.earlier = known.batches, known.missing, known.earlier
             self.beside |= known.beside
             self._parts.settle()
+        self.counted = known.counted if known else None
+        """The number of the optimizer whose steps are counted, where no DataLoader feeds them."""
+        self._counted_at = 0
+        """Steps by the last one that counted."""
         self._patience, self._kept_since = patience, 0.0
         """Seconds to wait for a DataLoader's batch, and when it began."""
         self._iterators: dict[Site, int] = {}
@@ -187,7 +202,33 @@ class ScriptLoaders:
         if self.loader is None:
             self._parts.note_pass(tensors, self._optimizers.steps)
 
-    def require_batches(self) -> None:
+    def counts(self, optimizer: int) -> bool:
+        """Return whether a step that is just over is one of those that are counted, not batches of a DataLoader.
+
+        Its optimizer is the one that stepped when it was clear that no DataLoader feeds the script. All that the script
+        does from one step to the next is part of the step: evaluation, logging and checkpoints cannot be told apart.
+        """
+        samples, steps = self._run.source.samples_per_step, self._optimizers.steps
+        enough = STEPS_WITHOUT_BATCHES if self._made else SEEN_BATCHES
+        if samples is None or self._run.source.loop:
+            self._require_batches()
+        elif self.loader is None and self.counted is None and steps - self._steps_at_batch > enough:
+            self.counted = optimizer
+        if samples is None or self.counted != optimizer:
+            if self.counted is not None and steps - self._counted_at > STEPS_WITHOUT_BATCHES:
+                self._run.stop("goes on with another optimizer than the one whose steps are counted: train with one")
+            return False
+        self._counted_at = steps
+        if self.loader is None:
+            self.loader = DataLoader(OwnBatches(samples), batch_size=None)
+        return True
+
+    @property
+    def counted_line(self) -> str | None:
+        """File and line of the steps that are counted; ``None`` where batches are."""
+        return None if self.counted is None else self.own_site.text
+
+    def _require_batches(self) -> None:
         """Stop a script that has trained for long without a batch of a DataLoader."""
         if self.loader is not None or self._optimizers.steps - self._steps_at_batch <= STEPS_WITHOUT_BATCHES:
             self._kept_since = 0.0
@@ -195,9 +236,11 @@ class ScriptLoaders:
         self._kept_since = self._kept_since or time.perf_counter()
         if not self._made or time.perf_counter() - self._kept_since > self._patience:
             self._run.stop(
-                "trains on batches that it keeps: autotune varies the DataLoader that each batch comes from"
+                "trains on batches that it keeps: autotune varies the DataLoader that each batch comes from; "
+                f"{self._run.counting}"
                 if self._made
-                else "has no DataLoader: put its data into one, or tune a build() that returns model and dataset"
+                else "has no DataLoader: put its data into one, or tune a build() that returns model and dataset; "
+                f"{self._run.counting}"
             )
 
     def site_of(self, loader: DataLoader[Any]) -> Site | None:

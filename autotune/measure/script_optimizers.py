@@ -45,10 +45,11 @@ class ScriptOptimizers:
         """The model in DistributedDataParallel that was made last, and the watch on its gradients."""
         self._watch: GradientWatch | None = None
 
-    def install(self, script: Script, passes: Callable[[Any], None], stepped: Callable[[], None]) -> None:
+    def install(self, script: Script, passes: Callable[[Any], None], stepped: Callable[[int], None]) -> None:
         """Hear of optimizer steps, backward passes and autocast of a script.
 
-        ``passes`` is called before a backward pass with the tensors that it begins at, ``stepped`` after each step.
+        ``passes`` is called before a backward pass with the tensors that it begins at, ``stepped`` after each step
+        with its optimizer's number, in the order of first steps.
         """
         backward = torch.autograd.backward
 
@@ -74,7 +75,7 @@ class ScriptOptimizers:
             if self._stream is None and torch.cuda.is_initialized():
                 self._stream = torch.cuda.current_stream()
             self.known[id(optimizer)] = optimizer
-            stepped()
+            stepped(list(self.known).index(id(optimizer)))
 
         make: Callable[..., None] = DistributedDataParallel.__init__
 

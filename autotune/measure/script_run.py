@@ -159,15 +159,21 @@ class ScriptRun:
             return UserCodeError(f"{self.name} trains in the ranks of a launcher: {way}", user_traceback(self._end))
         if self._end is not None:
             return self.hold.explain(self._end) if self.hold else self._end
-        if has_loop:
+        if has_loop or (lived and self.source.samples_per_step):
             return UserCodeError(f"{self.name} ended {when}: its loop is too short to be measured; pass more epochs")
         if self.source.loop is not None:
             drew = f"it drew from DataLoaders in {', '.join(loops)}" if loops else "it drew from no DataLoader"
             return UserCodeError(f"--loop {self.source.loop}: {self.name} ended {when} without a loop there; {drew}")
         return UserCodeError(
             f"{self.name} ended {when}, and none of them came between two batches of one DataLoader: autotune varies "
-            "the DataLoader that training iterates"
+            f"the DataLoader that training iterates; {self.counting}"
         )
+
+    @property
+    def counting(self) -> str:
+        """The command that measures the script without a DataLoader, in words."""
+        name = self.source.name
+        return f"python -m autotune compare '{name}' '{name} --other' counts its steps"
 
     def require_own_process(self) -> None:
         """Refuse the script where it asks in a process that it has forked."""

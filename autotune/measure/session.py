@@ -71,7 +71,7 @@ class Session:
         others = tuple(uuid for uuid in self._group.gather(facts.device_uuid)[1:] if uuid)
         if self._script is not None:
             run, loaders, optimizers = self._script.run, self._script.loaders, self._script.optimizers
-            origin, beside = loaders.origin, loaders.origins_beside
+            origin, beside, is_fed = loaders.origin, loaders.origins_beside, loaders.counted is None
             own: Any = self._whole.batch_sampler(1) if self._group.size > 1 and self._whole.batch_sampler else None
             samples = self._group.gather(facts.epoch_samples if own is None else len(own) * own.batch_size)
             sites = self._group.gather(origin.key)
@@ -80,8 +80,8 @@ class Session:
                 fingerprint=run.fingerprint(facts.fingerprint),
                 epoch_samples=sum(count or 0 for count in samples) if all(samples) else None,
                 amp_modes=_modes(optimizers.precision, facts.amp_modes),
-                loader_call=origin.call,
-                loader_site=origin.key,
+                loader_call=origin.call if is_fed else None,
+                loader_site=origin.key if is_fed else None,
                 loop=run.source.loop,
                 other_loader_calls=tuple(each.call for each in beside),
                 other_loader_sites=tuple(each.key for each in beside),
@@ -105,19 +105,21 @@ class Session:
         loaders, run = self._script.loaders, self._script.run
         way = run.hold.means if run.hold else None
         existing = loaders.existing()
+        origins = (loaders.origin, *loaders.origins_beside) if loaders.counted is None else ()
         own = {} if self._batch_samples is None else {"batch_size": self._batch_samples}
         facts = ScriptFacts(
             present=Config(**{**existing.present, **own, "amp": self._script.optimizers.precision}),
             is_batch_fixed=bool(own or existing.fixed or loaders.beside),
             sites=tuple(self._group.gather(loaders.own_site.key)),
-            origins=tuple(each.key for each in (loaders.origin, *loaders.origins_beside)),
+            origins=tuple(each.key for each in origins),
             device=str(self._device.torch_device),
             batches=loaders.batches,
             missing=loaders.missing,
             earlier=loaders.earlier,
             beside=tuple(loaders.beside.items()),
-            told=tuple(run.source.told(loaders.loop, loaders.kept, way)),
+            told=tuple(run.source.told(loaders.loop, loaders.kept, way, loaders.counted_line)),
             holds=way,
+            counted=loaders.counted,
         )
         return to_json(facts)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autotune.config import Config
 from autotune.encoding import from_json, to_json
 from autotune.errors import ScriptEndsError, UsageError, UserCodeError
-from autotune.machine.descendants import FIRST, LATER, MARK, remove_scratch
+from autotune.machine.descendants import MARK, remove_scratch
 from autotune.measure.failures import classify, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import (
@@ -241,8 +241,7 @@ def _held(given: dict[str, Any]) -> Hold | None:
         switch_off(scratch)
     if given["allow_writes"]:
         return None
-    own = Path(scratch, LATER if given["known"] else FIRST)
-    beneath = Path(given["beneath"], FIRST) if given["beneath"] else None
+    own, beneath = Path(scratch, given["own"]), Path(given["beneath"]) if given["beneath"] else None
     over = (given["base"][0], given["archive"]) if given["base"] else ()
     hold = hold_writes(given["path"], given["arguments"], own, beneath, over)
     if over and not hold.layers.folders:
