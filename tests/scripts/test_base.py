@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -95,12 +96,13 @@ BESIDE = {"data/ignored.txt": "ignored", "jobs/untracked.txt": "untracked", "unt
 class Repository:
     """A repository of two commits, of which the second made the step slower, with hooks, a stash and changes."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, tracked: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Make it, with more ``tracked`` files that the first commit has without their content."""
         self.top, self.marks = top, top.parent / "marks"
         self.git("init", "-q", "-b", "main")
-        self.commit(BASE)
+        self.commit(BASE | dict.fromkeys(tracked, ""))
         self.git("rm", "-q", "jobs/removed.txt", "folder/below.txt", "place")
-        self.commit(LATER)
+        self.commit(LATER | dict(tracked))
         (top / "pace.py").write_text("stashed")
         self.git("stash", "-q")
         self.lay(BESIDE)
@@ -228,7 +230,8 @@ def started(
 
 def found_of(folder: Path, *sides: str, user: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """Measure sides one after another; return what is said of each."""
-    paths = os.pathsep.join(map(str, (ROOT, folder / "home" / "repository" / "src")))
+    top = folder / "home" / "repository"
+    paths = os.pathsep.join(map(str, (top, ROOT, top / "src")))
     with started(folder, 0.5, *sides, user=user, PYTHONPATH=paths) as process:
         told, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
@@ -253,8 +256,11 @@ def test_a_side_is_measured_as_it_was_at_the_commit(folder: Path, repository: Re
 
 
 @pytest.mark.machine
-def test_a_plain_user_measures_a_side_too(folder: Path, repository: Repository) -> None:
-    user = as_plain_user(folder)
+def test_a_plain_user_measures_a_side_too_by_the_present_code_of_this_package(folder: Path) -> None:
+    user, package = as_plain_user(folder), ROOT / "autotune"
+    code = (path for path in package.rglob("*") if path.suffix in (".py", ".json"))
+    tracked = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in code}
+    repository = Repository(folder / "home" / "repository", tracked)
     subprocess.run(["chown", "-R", f"{PLAIN_USER}:{PLAIN_USER}", folder], check=True)
     ways = ["layer"] * can_mount(user, folder) + ["kernel"] * (landlock_version() > 0)
     found = found_of(folder, *(f"{way}:../train.py" for way in ways), user=user)
