@@ -165,7 +165,7 @@ class Script:
     """The folder of a git repository, and the commit whose files the script sees in the place of the present ones."""
 
     samples_per_step: int | None = None
-    """Samples of an optimizer step in each rank, where steps count if no DataLoader feeds them; ``None`` refuses these."""
+    """Samples of a step in each rank, where steps are counted if no DataLoader feeds them; ``None`` refuses these."""
 
     def __post_init__(self) -> None:
         root = Path(self.package).parent if self.package else self.folder.resolve()
