@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from autotune.accumulation import GradientAccumulator as GradientAccumulator
     from autotune.api import best_config as best_config
     from autotune.api import tune as tune
+    from autotune.comparison import check as check
+    from autotune.comparison import compare as compare
     from autotune.config import Config as Config
     from autotune.config import load_config as load_config
     from autotune.diagnosis.findings import Cause as Cause
@@ -28,12 +30,12 @@ if TYPE_CHECKING:
     from autotune.exports import Export as Export
     from autotune.exports import export as export
     from autotune.outcome import Outcome as Outcome
-    from autotune.promise import check as check
     from autotune.records import Measurement as Measurement
     from autotune.records import Trial as Trial
     from autotune.report.result import RecordedStudy as RecordedStudy
     from autotune.report.result import Result as Result
     from autotune.result import Check as Check
+    from autotune.result import Comparison as Comparison
     from autotune.search.read import read_study as read_study
     from autotune.search.sampler import PredictiveSampler as PredictiveSampler
     from autotune.workload import Workload as Workload
@@ -42,6 +44,7 @@ _HOMES = {
     "AutotuneError": "errors",
     "Cause": "diagnosis.findings",
     "Check": "result",
+    "Comparison": "result",
     "Config": "config",
     "ConfigFileError": "errors",
     "Diagnosis": "diagnosis.findings",
@@ -61,7 +64,8 @@ _HOMES = {
     "UserCodeError": "errors",
     "Workload": "workload",
     "best_config": "api",
-    "check": "promise",
+    "check": "comparison",
+    "compare": "comparison",
     "diagnose": "diagnostics",
     "export": "exports",
     "load_config": "config",

@@ -28,6 +28,7 @@ from autotune.errors import (
     UserCodeError,
 )
 from autotune.flags import (
+    ALLOWING,
     BEFORE,
     OPTIONS,
     build_parser,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 
 CHECK_CODES = {"holds": 0, "broken": 1, "undecided": 11}
 """Exit codes of ``check``."""
+DIFFERENCE_CODES = {"slower": 1, "undecided": 11}
+"""Exit codes of ``compare``; 0 for all others."""
 VERDICT_CODES = {Verdict.FASTER: 0, Verdict.NO_GAIN: 10, Verdict.UNDECIDED: 11}
 """Exit codes of tuning with ``--exit-verdict``."""
 CLOSED = (OSError, SystemExit)
@@ -154,7 +157,7 @@ def _workload(flags: argparse.Namespace) -> str | Script:
     """Return the script of a command line, or the reference of a function."""
     from autotune.workload import Script
 
-    allowed = {"allow_writes": flags.allow_writes, "allow_uploads": flags.allow_uploads}
+    allowed = {name: getattr(flags, name) for name in ALLOWING}
     return Script.of(flags.script, getattr(flags, "loop", None), **allowed) if flags.script else str(flags.model)
 
 
@@ -258,7 +261,7 @@ def _place(flags: argparse.Namespace) -> dict[str, Any]:
 
 def _check(flags: argparse.Namespace) -> int:
     workload = _workload(flags)
-    from autotune.promise import check
+    from autotune.comparison import check
     from autotune.report.terminal import check_text
 
     with _progress(flags.quiet) as on_progress:
@@ -272,6 +275,40 @@ def _check(flags: argparse.Namespace) -> int:
     else:
         print(check_text(found, flags.file))
     return CHECK_CODES[found.verdict]
+
+
+def _compare(flags: argparse.Namespace) -> int:
+    sides: list[Any] = flags.model or _sides(flags)
+    from autotune.comparison import compare
+    from autotune.encoding import without_nan
+    from autotune.report.table import trial_row
+    from autotune.report.terminal import comparison_text
+
+    names = ("base", "margin", "python", "baseline", "dataset", "samples_per_step", "budget")
+    options: dict[str, Any] = _place(flags) | {name: getattr(flags, name) for name in names}
+    with _progress(flags.quiet) as on_progress:
+        found = compare(*sides, **options, on_progress=on_progress)
+    if flags.json:
+        content = {**asdict(replace(found, history=())), "history": [trial_row(trial) for trial in found.history]}
+        print(json.dumps(without_nan(content), indent=2, allow_nan=False, default=str))
+    else:
+        _print(comparison_text(found) + "\n")
+    return DIFFERENCE_CODES.get(found.verdict, 0)
+
+
+def _sides(flags: argparse.Namespace) -> list[Script]:
+    """Return the scripts of a comparison, each a word of the command line; with ``--base`` one may be all words."""
+    from autotune.workload import Script
+
+    sides = [shlex.split(word) for word in flags.script]
+    if flags.base and len(sides) > 1:
+        sides = [list(flags.script)]
+    elif len(sides) != 2 - bool(flags.base):
+        raise UsageError(
+            "compare takes two scripts, as in compare 'train.py --epochs 9' 'train.py --epochs 9 --compile'"
+        )
+    allowed = {name: getattr(flags, name) for name in ALLOWING}
+    return [Script.of(words, flags.loop, **allowed) for words in sides]
 
 
 def _diagnose(flags: argparse.Namespace) -> int:
@@ -587,6 +624,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run_script,
     "apply": _apply,
     "check": _check,
+    "compare": _compare,
     "diagnose": _diagnose,
     "export": _export,
     "report": _report,

@@ -153,6 +153,17 @@ _OPTIONS = (
         "FILE:LINE",
         "the loop to measure, or its DataLoader, such as train.py:40 (default: the first that trains)",
     ),
+    Option("base", "REV", "compare the script with itself at a revision of its git repository, such as origin/main"),
+    Option(
+        "margin",
+        "SHARE",
+        "ask whether the second is slower by more than this, such as 3%% (default: whether they differ)",
+        default="0",
+    ),
+    Option("python", "PYTHON", "interpreter of the second side, such as new/bin/python"),
+    Option(
+        "samples_per_step", "N", "samples of a step where no DataLoader feeds it, such as 64 (default: count steps)"
+    ),
     Option("allow_writes", None, "let the script write checkpoints and logs each time that it is measured"),
     Option("allow_uploads", None, "let the script send to trackers and model hubs each time that it is measured"),
     Option("dry_run", None, "start the script once, show which DataLoader trains and what would be varied"),
@@ -192,6 +203,7 @@ SIGNATURES = {
     "tune --model MODEL": "tune the model and dataset that a function returns",
     "apply FILE SCRIPT ...": "train a script as it is, with the answer",
     "check FILE SCRIPT ...": "measure the gain of a config file again",
+    "compare SCRIPT SCRIPT": "tell whether the second is slower than the first",
     "diagnose SCRIPT ...": "find out why training is slow, without a search",
     "export FILE --to TOOL": "convert a config file for another tool, or a patch",
     "report STUDY": "draw a study as an HTML page, or write its trials",
@@ -303,15 +315,16 @@ class Parser(argparse.ArgumentParser):
             action = self._option_string_actions.get(own[-1])
             if action is None or not rest:
                 continue
-            if action.nargs is None:
-                own.append(rest.pop(0))
+            if action.nargs in (None, 2):
+                values = action.nargs or 1
+                own, rest = [*own, *rest[:values]], rest[values:]
             elif own[-1] == "--patch" and rest[0].endswith(PATCHES):
                 own[-1] += f"={rest.pop(0)}"
         return own, tuple(rest)
 
     def _of_file(self, script: tuple[str, ...]) -> dict[str, Any]:
         """Return the options of this command that pyproject.toml gives."""
-        known = {action.dest for action in self._actions}
+        known = {action.dest for action in self._actions if action.nargs != 2}
         is_measuring = self.prog.split()[-1] in MEASURING
         found = {name: each for name, each in file_options().items() if name in known} if is_measuring else {}
         for action in self._actions:
@@ -380,7 +393,7 @@ class _Root(argparse.ArgumentParser):
         return SCREEN
 
 
-MEASURING = ("tune", "run", "check", "diagnose")
+MEASURING = ("tune", "run", "check", "compare", "diagnose")
 """The commands that read pyproject.toml."""
 
 
@@ -442,6 +455,17 @@ def _add_check(parser: Parser) -> None:
     _add(parser.add_argument_group("your code, where it is no script"), "model", "dataset")
     _add(parser.add_argument_group("the run"), "device", "oversubscribe_ranks", "budget", *ALLOWING)
     parser.set_defaults(budget="1m", ranks=None)
+    _add(parser.add_argument_group("output"), "json", "quiet")
+
+
+def _add_compare(parser: Parser) -> None:
+    code = parser.add_argument_group("your code, where it is no script")
+    words = "the functions of both sides, such as before:build after:build"
+    code.add_argument("--model", nargs=2, metavar=("MODEL", "MODEL"), help=words)
+    _add(code, "dataset", "baseline")
+    own = ("base", "margin", "python", "samples_per_step", "loop", *ALLOWING)
+    _add(parser.add_argument_group("the run"), "device", "ranks", "oversubscribe_ranks", "budget", *own)
+    parser.set_defaults(budget="2m")
     _add(parser.add_argument_group("output"), "json", "quiet")
 
 
@@ -521,6 +545,15 @@ _COMMANDS = {
         "       python -m autotune check FILE --model MODEL [--dataset DATASET] [flags]",
         "Measure a config file's configuration beside its baseline again: does its gain hold here?",
         f"{AS_MODULE}. exit codes: 0 the gain holds; 1 it does not; 11 undecided; others as for tuning",
+        takes_script=True,
+    ),
+    "compare": _Command(
+        _add_compare,
+        "python -m autotune compare [flags] 'SCRIPT [arguments]' 'SCRIPT [arguments]'\n"
+        "       python -m autotune compare --base REV [flags] SCRIPT [arguments]\n"
+        "       python -m autotune compare --model MODEL MODEL [flags]",
+        "Measure two states of a training script by turns, and tell whether the second is slower.",
+        f"{AS_MODULE}. exit codes: 0 the second is not slower; 1 it is; 11 undecided; others as for tuning",
         takes_script=True,
     ),
     "diagnose": _Command(

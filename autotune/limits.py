@@ -122,7 +122,9 @@ class MemoryLimit:
     @classmethod
     def of_user(cls, headroom: float | str, max_memory: float | str | None) -> Self:
         """Read both as people write them. Raises ``UsageError``."""
-        return cls(headroom=parse_headroom(headroom), most=None if max_memory is None else parse_size(max_memory))
+        return cls(
+            headroom=parse_share("--headroom", headroom), most=None if max_memory is None else parse_size(max_memory)
+        )
 
     def of(self, limit: float) -> float:
         """Return the usable bytes of a ``limit`` in bytes, in the memory that limits training."""
@@ -138,8 +140,8 @@ DEFAULT_MEMORY_LIMIT = MemoryLimit()
 """A tenth stays free."""
 
 
-def parse_headroom(given: float | str) -> float:
-    """Return a share from a number below 1, or from text such as ``"10%"`` or ``"0.1"``.
+def parse_share(flag: str, given: float | str) -> float:
+    """Return the share of a flag from a number below 1, or from text such as ``"10%"`` or ``"0.1"``.
 
     Raises ``UsageError``.
     """
@@ -149,7 +151,7 @@ def parse_headroom(given: float | str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share < 1:
-        raise UsageError(f"--headroom {given}: allowed: a share from 0% to below 100%, for example 10% or 0.1")
+        raise UsageError(f"{flag} {given}: allowed: a share from 0% to below 100%, for example 10% or 0.1")
     return share
 
 
@@ -176,6 +178,11 @@ def parse_size(given: float | str) -> int:
 def percent(share: float) -> str:
     """Return a share in percent."""
     return f"{100 * share:.0f} %"
+
+
+def percent_up(share: float) -> str:
+    """Return a share in percent, rounded up: no more than that."""
+    return f"{math.ceil(round(100 * share, 6))} %"
 
 
 def format_size(count: float) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from autotune.config import Config
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Measurement, Trial
-from autotune.result import Finalist
+from autotune.result import Difference, Finalist
 from autotune.stats import (
     LEAST_ROUNDS,
     MAX_ROUNDS,
@@ -164,6 +164,8 @@ class Confirmation:
     """The complete rounds, whatever others did meanwhile."""
     planned: int | None = None
     """Rounds over which most of the chance of a false claim is spent; ``None``, as ``MAX_ROUNDS``, until known."""
+    margin: float | None = None
+    """Loss that the rounds are to exclude or prove, as a share; 0 for any difference, ``None`` for a gain."""
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
@@ -322,6 +324,20 @@ class Confirmation:
         is_gain = shows_gain(self.interval(config)) and self.speedup(config) >= CLAIM
         return is_gain and not self._is_of_neighbours(config)
 
+    def verdict(self, config: Config) -> Difference | None:
+        """Return the answer of the rounds to the question of ``margin``; ``None`` while there is none."""
+        (low, high), ratio = self.interval(config) or (0.0, math.inf), self.speedup(config)
+        if self.margin:
+            return "slower" if high < 1 - self.margin else "not slower" if low > 1 - self.margin else None
+        rates, others = self._pairs(config)
+        alpha, planned = alpha_of(self.entry(config).number), self.planned or MAX_ROUNDS
+        if self.is_proven(config):
+            return "faster"
+        if shows_gain(sequential_interval(others, rates, alpha, planned)) and ratio * CLAIM <= 1:
+            return "slower"
+        is_small = low >= 1 / NEGLIGIBLE and high <= NEGLIGIBLE and 1 / CLAIM < ratio < CLAIM
+        return "no difference" if is_small else None
+
     @property
     def most(self) -> float | None:
         """The largest speed-up that the rounds leave possible; ``None`` where they do not tell.
@@ -344,6 +360,8 @@ class Confirmation:
         leader = self._best(self._running)
         if leader is None:
             return True
+        if self.margin is not None:
+            return self.verdict(leader) is not None
         if self.is_proven(leader):
             return self._knows_rate(self.baseline) and self._knows_rate(self.standing(leader))
         is_small = all(self.speedup(config) < CLAIM for config in self._running)
@@ -415,6 +433,8 @@ class Proof:
     """Trials of the search when it began."""
     is_short: bool = False
     """Whether the user has interrupted the search: it has a few seconds."""
+    margin: float | None = None
+    """The ``margin`` of ``Confirmation``: a difference is asked for, not a gain."""
 
     def holds(self, trial: Trial) -> bool:
         """Return whether a trial belongs to one of its rounds."""
@@ -538,6 +558,7 @@ def _at_begin(proof: Proof, baseline: Config, before: Sequence[Trial]) -> Confir
         finalists=tuple(entries),
         complete=tuple(_kept_rounds(before)),
         planned=_planned(before),
+        margin=proof.margin,
     )
 
 

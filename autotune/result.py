@@ -16,6 +16,7 @@ from autotune.batch_cost import NoiseScale
 from autotune.config import Config
 from autotune.configfile import Objective
 from autotune.diagnosis.findings import Finding
+from autotune.limits import percent_up
 from autotune.machine.host import Host
 from autotune.outcome import Outcome
 from autotune.records import Interval, Measurement, Trial, WorkloadFacts
@@ -256,7 +257,7 @@ def verdict_text(verdict: Verdict, most_gain: float | None) -> str:
     """
     if verdict is not Verdict.NO_GAIN:
         return str(verdict)
-    return f"no gain above {math.ceil(round(100 * (most_gain or 0.0), 6))} %"
+    return f"no gain above {percent_up(most_gain or 0.0)}"
 
 
 def parse_verdict(text: object) -> Verdict | None:
@@ -264,6 +265,53 @@ def parse_verdict(text: object) -> Verdict | None:
     if isinstance(text, str) and re.fullmatch(r"no gain above \d+ %", text):
         return Verdict.NO_GAIN
     return next((verdict for verdict in (Verdict.FASTER, Verdict.UNDECIDED) if text == verdict), None)
+
+
+Difference = Literal["faster", "slower", "no difference", "not slower"]
+"""Difference of the second side of a comparison: proven, excluded beyond 5 %, or excluded beyond a margin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideResult:
+    """One side of a comparison, measured."""
+
+    name: str
+    """Its command line, or the reference of its function."""
+    config: Config
+    """The settings that it trains with."""
+    samples_per_second: float
+    """Its rate over all of its measurements, in the comparison's unit."""
+    ci95: Interval | None
+    """95 % interval of that rate, over processes."""
+    peak_memory_bytes: int
+    memory: str
+    """Which memory that is, ``host`` or ``device``."""
+    losses: tuple[float, ...] = ()
+    """First losses of a script, from the same seed on both sides; empty where they are not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two sides measured by turns in fresh processes."""
+
+    verdict: Difference | Literal["undecided"]
+    """Whether the second side is faster, slower, neither, or with a margin not slower by more than that."""
+    a: SideResult
+    b: SideResult
+    ratio: float
+    """Rate of the second side over that of the first, in the same rounds."""
+    interval: Interval | None
+    """Interval of it that holds after every round, with 95 %; ``None`` below three rounds."""
+    margin: float
+    """Loss that was asked about, as a share; 0 where any difference was."""
+    rounds: int
+    """Complete rounds of fresh processes."""
+    unit: Literal["samples", "steps"] = "samples"
+    notes: tuple[str, ...] = ()
+    history: tuple[Trial, ...] = ()
+    """Every measurement in order; those of the first side have no ``entry``."""
+    seconds: float = 0.0
+    """Wall time of everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

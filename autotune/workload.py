@@ -168,6 +168,8 @@ class Script:
     """Samples of a step in each rank, where steps are counted if no DataLoader feeds them; ``None`` refuses these."""
 
     def __post_init__(self) -> None:
+        if self.base and self.allow_writes:
+            raise UsageError("--base shows the files of a commit by the layer that --allow-writes leaves out: pass one")
         root = Path(self.package).parent if self.package else self.folder.resolve()
         object.__setattr__(self, "root", self.root or str(root))
 

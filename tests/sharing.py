@@ -53,10 +53,12 @@ def key_of(variables: Variables) -> Key:
     return os.getcwd(), *sorted((own | dict(variables)).items())
 
 
-def shared(variables: Variables, workload: int | None = None, folder: str | None = None) -> MeasuringProcess:
+def shared(
+    variables: Variables, workload: int | None = None, folder: str | None = None, python: str | None = None
+) -> MeasuringProcess:
     """Return a process that is idle, or a new one; one that holds a pickled workload is its runner's alone."""
-    if workload is not None or folder is not None:
-        return MeasuringProcess(variables, workload, folder)
+    if workload is not None or folder is not None or python is not None:
+        return MeasuringProcess(variables, workload, folder, python)
     found = IDLE.pop(key_of(variables), None)
     return found or Shared(variables)
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from autotune import comparison
+from autotune.comparison import read_promise
 from autotune.config import Config
 from autotune.errors import ConfigFileError, NothingFeasibleError
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
-from autotune.promise import Promise, compare, read_promise
 from autotune.report.terminal import check_text
 from autotune.result import Check
 from tests import examples
@@ -31,11 +32,12 @@ def machine(speedup: float, **options: Any) -> SimulatedMachine:
 
 def checked(
     runner: SimulatedMachine,
-    promise: Promise = PROMISE,
+    promise: tuple[Config, Config] = PROMISE,
     budget: float = 60.0,
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> Check:
-    return compare(runner, promise, time := Budget(budget, runner.now), Messages(time, tell), ("a note",))
+    time = Budget(budget, runner.now)
+    return comparison.checked(runner, *promise, time, Messages(time, tell), ("a note",))
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,8 @@ def test_help_version_and_wrong_flags_import_nothing_heavy(line: str, code: int)
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What ``check`` and ``diagnose`` were called with; they do nothing."""
+    from autotune import comparison as checking
     from autotune import diagnostics as diagnosing
-    from autotune import promise as checking
 
     received = SimpleNamespace(all=[], verdict="holds")
 

@@ -16,7 +16,7 @@ from autotune.limits import (
     format_size,
     longer_budget,
     parse_duration,
-    parse_headroom,
+    parse_share,
     parse_size,
     require_budget,
 )
@@ -91,13 +91,13 @@ def test_a_budget_in_which_nothing_can_be_compared_is_refused_with_the_least_tha
     ("given", "share"), [("10%", 0.1), ("0.1", 0.1), (0.25, 0.25), (" 7.5% ", 0.075), ("0%", 0.0), (0, 0.0)]
 )
 def test_headroom_is_a_share_or_a_percentage(given: Any, share: float) -> None:
-    assert parse_headroom(given) == pytest.approx(share)
+    assert parse_share("--headroom", given) == pytest.approx(share)
 
 
 @pytest.mark.parametrize("given", ["", "ten", "100%", "-1%", 1, 1.5, "nan", "1e9%", "10 %%"])
 def test_any_other_headroom_is_refused_with_its_flag(given: Any) -> None:
     with pytest.raises(UsageError, match="--headroom"):
-        parse_headroom(given)
+        parse_share("--headroom", given)
 
 
 SIZES = [

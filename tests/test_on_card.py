@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from autotune import diagnostics as diagnosis
+from autotune.comparison import checked, read_promise
 from autotune.config import Config
 from autotune.diagnosis.findings import Cause
 from autotune.limits import Budget
@@ -18,7 +19,6 @@ from autotune.measure.rank_group import RankGroup
 from autotune.measure.session import Session
 from autotune.messages import Messages
 from autotune.outcome import Outcome
-from autotune.promise import compare, read_promise
 from autotune.records import Request
 from autotune.report.html import html_report
 from autotune.result import Verdict
@@ -149,7 +149,7 @@ def test_the_answer_is_written_checked_and_shown(tmp_path: Path) -> None:
         )
         result.config.save(tmp_path / "best.yaml")
         promise = read_promise(tmp_path / "best.yaml")
-        found = compare(runner, promise, Budget(40.0, card.clock), Messages())
+        found = checked(runner, *promise, Budget(40.0, card.clock), Messages())
     assert result.verdict is Verdict.FASTER
     assert found.verdict == "holds"
     page = html_report(read_study(tmp_path / "study.log"))

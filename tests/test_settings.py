@@ -91,7 +91,12 @@ def test_an_option_is_given_by_its_flag_or_in_pyproject_and_the_flag_comes_first
     known = parsers_of(build_parser())
     command = next(each for each in MEASURING if name in {action.dest for action in known[each]._actions})
     parser = known[command]
-    line = {"tune": ["--model", "m:f"], "run": ["train.py"], "check": ["a.yaml", "--model", "m:f"]}
+    line = {
+        "tune": ["--model", "m:f"],
+        "run": ["train.py"],
+        "check": ["a.yaml", "--model", "m:f"],
+        "compare": ["a.py", "b.py"],
+    }
     rest = line.get(command, ["--model", "m:f"])
     given = [] if name == "model" else [option.flag] if value is True else [option.flag, str(value)]
     assert getattr(parser.parse_args([*given, *rest]), name) == ("m:f" if name == "model" else value)

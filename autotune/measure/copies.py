@@ -38,10 +38,11 @@ MAKERS = ("mkdir", "mkfifo", "mknod")
 class Copies:
     """Copies of the files that Python code writes."""
 
-    def __init__(self, folder: str, free: Iterable[str]) -> None:
-        """Keep the copies in a folder; below the ``free`` folders everything stays as it is."""
+    def __init__(self, folder: str, free: Iterable[str], held: Iterable[str] = ()) -> None:
+        """Keep the copies in a folder; below ``free`` folders, but not below those ``held``, all stays as it is."""
         self._folder = os.path.realpath(folder)
         self._free = tuple(os.path.realpath(each) + os.sep for each in (*free, folder))
+        self._held = tuple(os.path.realpath(each) + os.sep for each in held)
         self._hidden: set[str] = set()
         """Paths of the user's that have been removed."""
         self._links: dict[str, str] = {}
@@ -139,7 +140,8 @@ class Copies:
         if self._links:
             absolute = self._followed(absolute, itself)
         is_device = absolute.startswith("/dev/") and not absolute.startswith(f"{SHARED_MEMORY}/")
-        return None if is_device or absolute.startswith(self._free) else (absolute, self._folder + absolute)
+        is_free = absolute.startswith(self._free) and not absolute.startswith(self._held)
+        return None if is_device or is_free else (absolute, self._folder + absolute)
 
     def _followed(self, absolute: str, itself: bool) -> str:
         for _ in range(MOST_LINKS):

@@ -80,27 +80,31 @@ class Layers:
 
 
 def put_layers(
-    wanted: Sequence[str], others: Iterable[str], scratch: str, upper: Path, beneath: Path | None = None
+    wanted: Sequence[str], others: Iterable[str], upper: Path, beneath: Path | None = None, over: Sequence[str] = ()
 ) -> Layers:
     """Put layers over the wanted folders, and over others where that works.
 
     Writes go below ``upper``, a folder of the scratch folder, which stays visible and the same. An earlier session's
     ``beneath`` lies under the new layers. Of a folder with mounts below, the folders without are layered instead.
+    A wanted folder and an archive whose files lie ``over`` its own may be given.
     No other thread may run yet. Raises ``OSError`` where the kernel refuses, and where a wanted folder has no layer.
     """
-    here, is_foreign = os.getcwd(), _enter_namespace()
+    here, scratch, is_foreign = os.getcwd(), str(upper.parent), _enter_namespace()
     try:
         named = [*wanted, *others]
         taken = list(_without_mounts(named))[:MOST_FOLDERS]
         nested = sorted({each for folder in named for each in _without_mounts([folder])} - set(taken), key=len)
+        nested = [each for each in nested if not is_below(os.path.dirname(each), over[:1])]  # they hide the archive
         options = "userxattr" if is_foreign else "redirect_dir=on"
         with ExitStack() as files:
             places = [scratch, *([str(beneath)] if beneath and not is_below(str(beneath), [scratch]) else [])]
             for place in places:
                 _mount(place, place, None, BIND | RECURSIVE)
             own = [_fixed(files, place) for place in places]  # names that layers do not hide
-            layered = _mount_layers(taken, nested, scratch, upper, beneath, options)
+            mount = functools.partial(_mount_layers, upper=upper, beneath=beneath, over=over, options=options)
+            layered = mount(taken, nested)
             failing = next((each for each in wanted if not (is_below(each, layered) and _allows_writing(each))), None)
+            failing = next((each for each in over[:1] if each not in layered), failing)
             for folder in list(layered):
                 if failing is not None or not _allows_writing(folder):
                     _detach(folder, layered.pop(folder))
@@ -108,7 +112,7 @@ def put_layers(
                 raise OSError(errno.ENOTSUP, "no layer", failing)
             is_closed = _close_others([*layered, scratch, *own])
         _protect_memory()
-        begin_anew = functools.partial(_mount_anew, layered, nested, scratch, upper, beneath, options)
+        begin_anew = functools.partial(_mount_anew, layered, nested, upper, mount)
         return Layers(tuple(layered), _keep_right(begin_anew) if is_closed else None)
     finally:
         os.chdir(here)  # a mount does not move the working folder
@@ -116,7 +120,7 @@ def put_layers(
 
 
 def _mount_anew(
-    layered: Mapping[str, int], nested: Sequence[str], scratch: str, upper: Path, beneath: Path | None, options: str
+    layered: Mapping[str, int], nested: Sequence[str], upper: Path, mount: Callable[..., Mapping[str, int]]
 ) -> None:
     """Put empty layers in the place of those that are there, with the number of their mounts. Raises ``OSError``."""
     for folder in reversed(list(layered)):  # the inner ones first
@@ -125,7 +129,7 @@ def _mount_anew(
         remove_folder(_place(folder, upper))
     outer = [folder for folder in layered if folder not in nested]
     inner = [folder for folder in layered if folder in nested]
-    if _mount_layers(outer, inner, scratch, upper, beneath, options) != layered:
+    if mount(outer, inner) != layered:
         raise OSError(errno.EIO, "no layer")
 
 
@@ -224,23 +228,25 @@ def _enter_users() -> None:
 
 
 def _mount_layers(
-    folders: Sequence[str], nested: Sequence[str], scratch: str, upper: Path, beneath: Path | None, options: str
+    folders: Sequence[str], nested: Sequence[str], upper: Path, beneath: Path | None, over: Sequence[str], options: str
 ) -> dict[str, int]:
     """Mount the layers of folders; return those that have them now, with the number of their mounts.
 
     Folders ``nested`` in them get a layer of their own where that one does not let a file be written: in a user
-    namespace it cannot make the folders of other owners that lead there.
+    namespace it cannot make the folders of other owners that lead there. One with an archive ``over`` it always does.
     """
     layered: dict[str, int] = {}
     with ExitStack() as files:  # paths lead elsewhere once the first layer is there
+        scratch = str(upper.parent)
         bound = {scratch: _fixed(files, scratch, os.O_NOFOLLOW)}
         for path in sorted(_endpoints(folders))[:MOST_ENDPOINTS]:
             with suppress(OSError):  # it is gone meanwhile
                 bound[path] = _fixed(files, path, os.O_NOFOLLOW)
         prepared = {folder: _prepare(folder, upper, beneath, files) for folder in (*folders, *nested)}
         lowest = {folder: _fixed(files, folder) for folder in nested}
+        lowest |= {folder: ":".join(_fixed(files, each) for each in reversed(over)) for folder in over[:1]}
         for folder, layers in prepared.items():
-            if folder in lowest and _allows_writing(folder):
+            if folder in lowest and folder not in over and _allows_writing(folder):
                 continue
             with suppress(OSError):
                 for layer in layers:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autotune.config import Config
 from autotune.encoding import from_json, to_json
 from autotune.errors import ScriptEndsError, UsageError, UserCodeError
-from autotune.machine.descendants import FIRST, LATER, MARK, remove_scratch
+from autotune.machine.descendants import MARK, remove_scratch
 from autotune.measure.failures import classify, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import (
@@ -189,6 +189,7 @@ def _load(message: dict[str, Any], group: RankGroup, pickled: list[int], hold: H
 def _load_script(message: dict[str, Any], group: RankGroup, hold: Hold | None) -> Session:
     from autotune.measure.script import ScriptLoop
     from autotune.measure.script_run import ScriptRun
+    from autotune.measure.writes import refuse_present
     from autotune.sites import keep_threads
 
     given = message["script"]
@@ -197,7 +198,11 @@ def _load_script(message: dict[str, Any], group: RankGroup, hold: Hold | None) -
     config = Config.from_document(message["config"])
     config.apply_threads()
     keep_threads(config)
-    loop.start()
+    try:
+        loop.start()
+    finally:
+        if given["base"] and hold and not hold.layers.folders:
+            refuse_present(given["base"], given["archive"])
     workload = loop.loaders.workload()
     device = known.device if known else next((str(each.device) for each in workload.model.parameters()), "cpu")
     device = device if group.size == 1 else device.partition(":")[0]  # each rank has its own
@@ -206,7 +211,7 @@ def _load_script(message: dict[str, Any], group: RankGroup, hold: Hold | None) -
 
 def _script_of(given: dict[str, Any]) -> Script:
     known = {each.name: given[each.name] for each in fields(Script)}
-    return Script(**{**known, "arguments": tuple(known["arguments"])})
+    return Script(**{**known, "arguments": tuple(known["arguments"]), "base": None})
 
 
 def _losses(message: dict[str, Any], group: RankGroup, hold: Hold | None) -> list[float]:
@@ -229,16 +234,21 @@ def _raise(told: str) -> NoReturn:
 
 def _held(given: dict[str, Any]) -> Hold | None:
     from autotune.measure.trackers import switch_off
-    from autotune.measure.writes import hold_writes
+    from autotune.measure.writes import hold_writes, moved
 
     scratch = os.environ[MARK]
     if not given["allow_uploads"]:
         switch_off(scratch)
     if given["allow_writes"]:
         return None
-    own = Path(scratch, LATER if given["known"] else FIRST)
-    beneath = Path(given["beneath"], FIRST) if given["beneath"] else None
-    return hold_writes(given["path"], given["arguments"], own, beneath)
+    own, beneath = Path(scratch, given["own"]), Path(given["beneath"]) if given["beneath"] else None
+    over = (given["base"][0], given["archive"]) if given["base"] else ()
+    hold = hold_writes(given["path"], given["arguments"], own, beneath, over)
+    if over and not hold.layers.folders:
+        given |= {name: moved(os.path.realpath(given[name]), *over) for name in ("path", "root")}
+    if over and not os.path.exists(given["path"]):
+        raise UsageError(f"--base: {given['base'][1][:12]} has no {Path(given['path']).name} there")
+    return hold
 
 
 def _move(descriptor: int) -> int:

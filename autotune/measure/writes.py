@@ -24,6 +24,7 @@ from autotune.measure.copies import Copies
 from autotune.measure.failures import user_traceback
 from autotune.measure.landlock import WHOLE, confine
 from autotune.measure.overlay import MEMORY, Layers, is_below, put_layers
+from autotune.source_location import is_foreign, is_installed
 
 LARGE = 2**30
 """Bytes of a file from which it is not copied for a script that opens it for writing."""
@@ -114,10 +115,13 @@ def _paths(error: BaseException) -> list[str]:
     return [word.rstrip(".,:;") for groups in PATHS.findall(text) for word in groups if word]
 
 
-def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Path | None = None) -> Hold:
+def hold_writes(
+    script: str, arguments: Sequence[str], folder: Path, beneath: Path | None = None, over: Sequence[str] = ()
+) -> Hold:
     """Hold all writes of this process and its children from now on; they go to a new folder of the scratch folder.
 
-    ``beneath`` is that of an earlier session. No thread has been started yet.
+    ``beneath`` is that of an earlier session. Files of an archive are seen ``over`` those of a folder: without a layer
+    it is the working folder. No thread has been started yet.
     """
     scratch = str(folder.parent)
     remove_folder(folder)
@@ -126,8 +130,8 @@ def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Pa
     if sys.platform.startswith("linux") and not _needs_driver_helper():
         _limit_copies(scratch)
         with suppress(OSError):
-            wanted = [each for each in _working_folders(script) if os.access(each, os.W_OK)]
-            layers = put_layers(wanted, _folders(script, arguments), scratch, folder, beneath)
+            wanted = [each for each in _working_folders(script) if os.access(each, os.W_OK)] + [*over[:1]]
+            layers = put_layers(wanted, _folders(script, arguments), folder, beneath, over)
         if not layers.are_alone:
             version = confine([*layers.folders, scratch, "/dev", "/proc"])
     if not is_below(tempfile.gettempdir(), layers.folders):
@@ -136,11 +140,45 @@ def hold_writes(script: str, arguments: Sequence[str], folder: Path, beneath: Pa
         tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
     if not layers.folders:
         _require_disk(script)
+        if over:
+            _enter(*over)
     if not (layers.are_alone or (layers.folders and version)):
         (folder / "copies").mkdir()
-        copies = Copies(str(folder / "copies"), [*layers.folders, scratch, "/proc"])
+        copies = Copies(str(folder / "copies"), [*layers.folders, scratch, "/proc"], over[1:])
         copies.install()
     return Hold("layer" if layers.folders else means_of_kernel(version), layers, copies, temporary)
+
+
+def _enter(top: str, archive: str) -> None:
+    """Work and look for modules in the archive of a repository's ``top``, with links to all that git does not track."""
+    is_new = not os.path.lexists(os.path.join(archive, ".git"))
+    for folder, folders, files in os.walk(archive) if is_new else ():
+        present = moved(folder, archive, top)
+        is_there = os.path.isdir(present) and os.path.realpath(present) == present
+        for name in set(os.listdir(present) if is_there else ()).difference(folders, files):
+            os.symlink(os.path.join(present, name), os.path.join(folder, name))
+        for path in (os.path.join(folder, name) for name in files):
+            if not (os.path.isfile(path) or os.path.islink(path)):
+                os.remove(path)  # the mark of a file that git tracks only since
+    sys.path[:] = [each if is_installed(os.path.join(each, "")) else moved(each, top, archive) for each in sys.path]
+    os.chdir(moved(os.getcwd(), top, archive))
+
+
+def refuse_present(base: tuple[str, str], archive: str) -> None:
+    """Raise ``UserCodeError`` where a module has come from the present tree that git tracks."""
+    top, commit = base
+    for file in [os.path.realpath(getattr(each, "__file__", None) or "") for each in [*sys.modules.values()]]:
+        is_linked = os.path.realpath(moved(file, top, archive)) == file
+        if is_below(file, [top]) and not (is_linked or is_foreign(file)):
+            raise UserCodeError(
+                f"{file[len(top) + 1 :]} is imported from the present tree, not from {commit[:12]} (an editable "
+                "install?): uninstall it and name its folder in PYTHONPATH, or run where an overlay can be mounted"
+            )
+
+
+def moved(path: str, top: str, other: str) -> str:
+    """Return the place in another folder of a path below ``top``; all other paths stay."""
+    return other + path[len(top) :] if is_below(path, [top]) else path
 
 
 def means_of_kernel(version: int) -> Means:

@@ -22,13 +22,13 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.config import beginning_text
-from autotune.limits import format_duration, percent
+from autotune.limits import format_duration, format_size, percent, percent_up
 from autotune.outcome import Outcome
 from autotune.report.text import (
     COMMAND,
     RATE,
     TIMES,
-    Comparison,
+    SideBySide,
     alternative_text,
     answer_text,
     before_after,
@@ -43,6 +43,7 @@ from autotune.report.text import (
     outcomes_text,
     printable,
     rate_text,
+    rate_with_interval,
     remaining_gain_text,
     sentence,
     tried_line,
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from autotune.messages import Progress
     from autotune.probes import Trace
     from autotune.records import Probe, Trial, WorkloadFacts
-    from autotune.result import Answer, Check
+    from autotune.result import Answer, Check, Comparison
 
 BAR_WIDTH = 12
 """Character cells of a full bar in the step-time rows."""
@@ -279,7 +280,38 @@ def _claim_text(speedup: float, interval: Sequence[float] | None, rate: float | 
     return f"{speedup:.2f} times the baseline{limits}{at}"
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_text(found: Comparison) -> str:
+    """Return a comparison as a table of Markdown, and its verdict."""
+    unit, limit = f"{found.unit}/s", f"{100 * found.margin:g} %"
+    ends = found.interval or (found.ratio, found.ratio)
+    verdicts = {
+        "faster": "b is faster.",
+        "slower": f"b is slower by more than {limit}." if found.margin else "b is slower.",
+        "not slower": f"b is not slower by more than {limit}.",
+        "no difference": f"No difference above {percent_up(max(ends[1] - 1, 1 - ends[0]))}.",
+        "undecided": "Undecided: stop other programs, or give a larger --budget.",
+    }
+    rows = [
+        (
+            f"{letter}: `{side.name}`",
+            rate_with_interval(side.samples_per_second, side.ci95),
+            format_size(side.peak_memory_bytes),
+            f"{side.losses[0]:.4g} → {side.losses[-1]:.4g}" if side.losses else "",
+        )
+        for letter, side in (("a", found.a), ("b", found.b))
+    ]
+    memory = found.b.peak_memory_bytes / max(1, found.a.peak_memory_bytes)
+    rows.append(("b / a", f"**{found.ratio:.3f}** ({ends[0]:.3f} to {ends[1]:.3f})", f"{memory:.2f}", ""))
+    head = ("", f"{unit} (95 %)", f"peak of {found.a.memory} memory", "first losses")
+    used = [column for column in range(4) if any(row[column] for row in rows)]
+    lines = [head, ("---",) * 4, *rows]
+    table = [f"| {' | '.join(line[column] for column in used)} |" for line in lines]
+    notes = (f"Note: {sentence(note)}" for note in found.notes)
+    rounds = f"In {counted(found.rounds, 'round')} of fresh processes, {format_duration(found.seconds)}."
+    return printable("\n".join([*table, "", *notes, f"{verdicts[found.verdict]} {rounds}"]))
+
+
+def comparison_table(comparison: SideBySide) -> Table:
     """Return the table of configurations side by side, with a bar for each share of the time."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     table.add_column("")

@@ -79,7 +79,7 @@ class Row(NamedTuple):
     """Whether the line shows a setting, not a measurement."""
 
 
-class Comparison(NamedTuple):
+class SideBySide(NamedTuple):
     """Configurations side by side: settings, rate, memory and time of a step."""
 
     columns: tuple[str, ...]
@@ -93,23 +93,23 @@ def compared(result: Answer) -> dict[str, tuple[Config, Measurement]]:
     return {"before": (result.baseline, result.baseline_measurement), "after": (result.config, result.measurement)}
 
 
-def before_after(result: Answer) -> Comparison:
+def before_after(result: Answer) -> SideBySide:
     """Return the baseline beside the answer, or the baseline alone where that is the answer."""
-    columns, rate = compared(result), _rate_with_interval(result.samples_per_second, result.ci95)
-    was = _rate_with_interval(result.baseline_samples_per_second, result.baseline_ci95)
+    columns, rate = compared(result), rate_with_interval(result.samples_per_second, result.ci95)
+    was = rate_with_interval(result.baseline_samples_per_second, result.baseline_ci95)
     return _side_by_side(columns, (was, rate)[-len(columns) :])
 
 
-def one_configuration(config: Config, measurement: Measurement) -> Comparison:
+def one_configuration(config: Config, measurement: Measurement) -> SideBySide:
     """Return one configuration with the rate of its step on a batch in memory."""
-    rate = _rate_with_interval(measurement.samples_per_second, measurement.ci95)
+    rate = rate_with_interval(measurement.samples_per_second, measurement.ci95)
     columns, rows = _side_by_side({"your configuration": (config, measurement)}, (rate,))
     index = next(place for place, row in enumerate(rows) if row.name == RATE) + 1
     ready = Row("with data ready", (rate_text(measurement.ceiling_samples_per_second),))
-    return Comparison(columns, (*rows[:index], ready, *rows[index:]))
+    return SideBySide(columns, (*rows[:index], ready, *rows[index:]))
 
 
-def _side_by_side(columns: Mapping[str, tuple[Config, Measurement]], rates: tuple[str, ...]) -> Comparison:
+def _side_by_side(columns: Mapping[str, tuple[Config, Measurement]], rates: tuple[str, ...]) -> SideBySide:
     configs, measurements = zip(*columns.values(), strict=True)
     parts = [time_parts(each) for each in measurements]
     totals = [sum(each.values()) for each in parts]
@@ -120,10 +120,11 @@ def _side_by_side(columns: Mapping[str, tuple[Config, Measurement]], rates: tupl
         shares = tuple(each[part] / total if total else 0.0 for each, total in zip(parts, totals, strict=True))
         if max(shares) >= LEAST_SHARE:
             rows.append(Row(f"  {heading}", tuple(f"{percent(share):>5}" for share in shares), shares))
-    return Comparison(tuple(columns), tuple(rows))
+    return SideBySide(tuple(columns), tuple(rows))
 
 
-def _rate_with_interval(rate: float, interval: tuple[float, float] | None) -> str:
+def rate_with_interval(rate: float, interval: tuple[float, float] | None) -> str:
+    """Return a rate and its interval, without the unit."""
     return rate_text(rate, interval) + (" ({} to {})".format(*map(rate_text, interval)) if interval else "")
 
 

@@ -20,6 +20,7 @@ import psutil
 from autotune.config import Config
 from autotune.encoding import from_json, to_json
 from autotune.errors import NothingFeasibleError, ScriptEndsError, UsageError, UserCodeError
+from autotune.machine.descendants import FIRST, LATER
 from autotune.machine.host import Host, inspect_host
 from autotune.machine.nvml import open_gpu
 from autotune.outcome import Outcome
@@ -28,6 +29,7 @@ from autotune.records import Attempt, Request, ScriptFacts, WorkloadFacts
 from autotune.runner.card import Cards, holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
+from autotune.runner.revision import extract
 from autotune.torch_import import OtherEnvironmentError, Variables
 from autotune.workload import ImportedWorkload, PickledWorkload, Script, WorkloadSource
 
@@ -82,21 +84,28 @@ class ProcessRunner:
         on_wait: Callable[[str], None] = lambda message: None,
         oversubscribe_ranks: bool = False,
         load_limit: float = LOAD_LIMIT,
+        beside: ProcessRunner | None = None,
+        python: str | None = None,
     ) -> None:
         """Take the workload and the device; ``on_wait`` is told who holds an accelerator, and where writes go.
 
         Another tuner is waited for, ``patience`` seconds at most, and the workload, ``load_limit``. More ranks than the
-        host has CPUs and GPUs are started only where ``oversubscribe_ranks`` says so.
+        host has CPUs and GPUs are started only where ``oversubscribe_ranks`` says so. A runner ``beside`` another takes
+        turns with it, and shares its processes and accelerators. ``python`` is another interpreter.
         """
         self._source = source
         self._patience, self._load_limit = patience, min(load_limit, LOAD_LIMIT)
         self._on_wait = on_wait
         self._oversubscribe_ranks = oversubscribe_ranks
         self._pickled: IO[bytes] | None = None
-        self._locks: list[DeviceLock] = []
+        self._locks: dict[str, DeviceLock] = beside._locks if beside else {}
         self._cards = Cards()
-        self._device = device
-        self._processes: dict[tuple[Any, ...], MeasuringProcess] = {}
+        self._device, self._python = device, python
+        self._processes: dict[tuple[Any, ...], MeasuringProcess] = beside._processes if beside else {}
+        self._runners: list[ProcessRunner] = beside._runners if beside else []
+        self._runners.append(self)
+        self._first = f"{FIRST}-{len(self._runners)}"
+        """Folder of the scratch folder with what its first session wrote."""
         self._session: MeasuringProcess | None = None
         self._common: tuple[Any, ...] = ()
         """The settings of the session's configurations."""
@@ -140,7 +149,7 @@ class ProcessRunner:
             self._keeper = first if self.loading > KEPT_SECONDS else None
             for told in self.script.told:
                 self._on_wait(told)
-        if not self._on_cpu and not self._locks:
+        if not self._on_cpu:
             opened = map(open_gpu, (facts.device_uuid, *facts.other_devices))
             self._cards = Cards([gpu for gpu in opened if gpu is not None])
             self._take(facts.device_uuid or facts.device, *facts.other_devices)
@@ -156,10 +165,10 @@ class ProcessRunner:
             self._end_session()
             self._on_wait(WAITING.format(holder=holder))
 
-        for device in sorted(devices):
+        for device in sorted({*devices}.difference(self._locks)):
             lock = DeviceLock(device)
             lock.take(self._patience, begin_to_wait)
-            self._locks.append(lock)
+            self._locks[device] = lock
 
     def measure(self, config: Config, request: Request) -> Attempt:
         """Measure one configuration; failures are outcomes, never exceptions.
@@ -198,7 +207,8 @@ class ProcessRunner:
 
     def close(self) -> None:
         """End every process and its descendants; the accelerator stays this tuner's, which may go on."""
-        self._session = None
+        for runner in self._runners:
+            runner._session = None
         while self._processes:
             self._processes.popitem()[1].stop()
 
@@ -212,7 +222,7 @@ class ProcessRunner:
             self.close()
         finally:
             while self._locks:
-                self._locks.pop().free()
+                self._locks.popitem()[1].free()
             if self._pickled is not None:
                 self._pickled.close()
                 self._pickled = None
@@ -313,12 +323,14 @@ class ProcessRunner:
 
         The third is the process whose first session's files lie beneath.
         """
-        self._end_session()
+        for runner in self._runners:
+            runner._end_session()
         if config.ranks > 1:
             _require_room(config.ranks, None if self._oversubscribe_ranks else inspect_host())
         threads = self._threads(config)
+        folder = _folder_on_disk() if isinstance(self._source, Script) else None
         process = self._processes.pop(threads, None) or MeasuringProcess(
-            self._environment(config), self._workload(), _folder_on_disk() if isinstance(self._source, Script) else None
+            self._environment(config), self._workload(), folder, self._python
         )
         self._processes[threads] = self._session = process  # the last used comes last
         while len(self._processes) > MAX_PROCESSES:
@@ -332,11 +344,15 @@ class ProcessRunner:
         keeper = self._keeper if self._keeper in self._processes.values() else None
         if isinstance(self._source, Script):
             message["script"]["patience"] = min(MOST_PATIENCE, self._load_limit / 10)
-            message["script"] |= {"known": self.script and to_json(self.script), "beneath": keeper and keeper.scratch}
+            beneath = keeper and os.path.join(keeper.scratch, self._first)
+            own = LATER if self.script else self._first
+            message["script"] |= {"known": self.script and to_json(self.script), "own": own, "beneath": beneath}
+            if self._source.base:
+                message["script"]["archive"] = extract(self._source.base, Path(process.scratch, "base"))
         return process, message, keeper
 
     def _threads(self, config: Config) -> tuple[Any, ...]:
-        return *self._environment(config).items(), config.inter_op_threads
+        return self._python, self._workload(), *self._environment(config).items(), config.inter_op_threads
 
     def _environment(self, config: Config) -> Variables:
         """Return the variables that torch is imported with: the user's code has its own, but for searched threads."""
@@ -361,7 +377,7 @@ class ProcessRunner:
             return self._open(config)
         except OtherEnvironmentError as other:
             self._variables, self._session = other.variables, None
-            self._processes = {key: kept for key, kept in self._processes.items() if kept is not process}
+            self._forget(process)
             process.stop()
             return self._open(config)
         self._variables = self._variables or {}
@@ -387,7 +403,11 @@ class ProcessRunner:
         if session is not None and not session.close():
             session.stop()
             self._cards.was_killed = True
-            self._processes = {key: kept for key, kept in self._processes.items() if kept is not session}
+            self._forget(session)
+
+    def _forget(self, process: MeasuringProcess) -> None:
+        for key in [key for key, kept in self._processes.items() if kept is process]:
+            del self._processes[key]
 
 
 def _with_names(attempt: Attempt, before: Mapping[int, Usage]) -> Attempt:

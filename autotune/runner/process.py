@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import psutil
 
+from autotune.errors import UsageError
 from autotune.machine.descendants import MARK, end_descendants, is_cleaner, remove_scratch
 from autotune.machine.host import oom_kills
 from autotune.machine.postmortem import describe_end, describe_silence, describe_worker, last_words
@@ -57,7 +58,13 @@ class ProcessLostError(Exception):
 class MeasuringProcess:
     """A process that forks a session when asked, in a process group of its own."""
 
-    def __init__(self, variables: Variables, workload: int | None = None, folder: str | None = None) -> None:
+    def __init__(
+        self,
+        variables: Variables,
+        workload: int | None = None,
+        folder: str | None = None,
+        python: str | None = None,
+    ) -> None:
         """Start the process with environment variables; it inherits a pickled workload's descriptor, if there is one.
 
         Its scratch folder lies in ``folder``, or among the temporary files. Raises ``ProcessLostError`` where the
@@ -70,20 +77,20 @@ class MeasuringProcess:
             self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
             self.scratch = tempfile.mkdtemp(prefix="autotune-", dir=folder)
             """Path of the scratch folder, and the mark of all processes below."""
-            self._process = self._start(variables, workload)
+            self._process = self._start(variables, workload, python or sys.executable)
         except OSError as error:
             raise ProcessLostError(Outcome.CRASHED, f"no process can be started: {error}", "") from None
         END_AT_ONCE.add(self._process.terminate)  # it ends all below it, and itself
         self._number = self._session = 0
         """Of the last request, and of the one that has opened the session."""
 
-    def _start(self, variables: Variables, workload: int | None) -> subprocess.Popen[bytes]:
+    def _start(self, variables: Variables, workload: int | None, python: str) -> subprocess.Popen[bytes]:
         self._terminal, stdin = open_terminal()
         self._channel, theirs = Channel.pair()
         inherited = (theirs.fileno(), *(() if workload is None else (workload,)))
         try:
             return subprocess.Popen(
-                [sys.executable, "-m", "autotune.measure.worker", *map(str, inherited)],
+                [python, "-m", "autotune.measure.worker", *map(str, inherited)],
                 stdin=stdin,
                 stdout=self._output,
                 stderr=self._output,
@@ -246,6 +253,19 @@ class MeasuringProcess:
         descriptor = self._output.fileno()  # the child shares the file's position, so it must not be moved
         start = max(self._output_begin, os.fstat(descriptor).st_size - OUTPUT_BYTES)
         return os.pread(descriptor, OUTPUT_BYTES, start).decode(errors="replace")
+
+
+def version_of(python: str) -> str:
+    """Return the version of autotune that an interpreter has. Raises ``UsageError`` where it cannot import it."""
+    code = "from autotune.flags import installed_version; print(installed_version())"
+    try:
+        asked = subprocess.run([python, "-c", code], env=_environment({}), capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise UsageError(f"--python {python}: {error.strerror}") from None
+    if asked.returncode:
+        said = (asked.stderr.splitlines() or ["it ended without a word"])[-1]
+        raise UsageError(f"--python {python}: {said}; {python} -m pip install torch-autotune")
+    return asked.stdout.strip()
 
 
 class _EndedError(Exception):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import diagnostics, promise
+from autotune import comparison, diagnostics
 from autotune.cli import main
 from autotune.config import Config
 from autotune.diagnosis.findings import Cause
@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made_on = {"loader": f"train.py:{LINE} Samples[4000]"}
     replace(replace(OWN, num_workers=2), measured=promised, made_on=made_on).save(tmp_path / "autotune.yaml")
     monkeypatch.chdir(tmp_path)
-    for module, name in ((promise, "WINDOW"), (diagnostics, "WINDOW"), (diagnostics, "PART")):
+    for module, name in ((comparison, "WINDOW"), (diagnostics, "WINDOW"), (diagnostics, "PART")):
         monkeypatch.setattr(module, f"{name}_SECONDS", 0.5)
     return tmp_path
 
