@@ -31,7 +31,7 @@ from tests.scripts.users import PLAIN_USER, as_plain_user, can_mount
 
 pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="there is no git")
 
-BATCH, STEPS = 4, 24
+BATCH, STEPS = 4, 60
 """Samples of a batch, and steps after which the script ends: it is started again while it is measured."""
 SCRIPT = f"""
 import os, sys, time
@@ -49,10 +49,12 @@ assert (here / "data/ignored.txt").read_text() == "ignored", "git ignores it"
 assert Path("untracked.txt").read_text() == "untracked", "git does not know it"
 log = Path("log.txt").read_text() if Path("log.txt").exists() else ""
 assert log in LOGS, log
-loader = DataLoader(TensorDataset(torch.ones({BATCH * STEPS}, 4)), batch_size={BATCH})
+loader = DataLoader(TensorDataset(torch.ones(40000, 4)), batch_size={BATCH})
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-for (x,) in loader:
+for step, (x,) in enumerate(loader):
+    if step == {STEPS}:
+        break
     time.sleep(0.005 + pace.PAUSE)
     optimizer.zero_grad()
     model(x).sum().backward()
