@@ -244,8 +244,11 @@ def found_of(folder: Path, *sides: str, user: Sequence[str] = ()) -> dict[str, d
 def test_a_side_is_measured_as_it_was_at_the_commit(folder: Path, repository: Repository) -> None:
     layered = ["layer:../train.py", "layer:../editable.py", "beneath:../beneath.py"] if can_mount([], folder) else []
     others = ["python:../train.py", f"python:{repository.top}/editable.py"] if landlock_version() else []
-    found = found_of(folder, "present:../train.py", *layered, *others)
-    assert len(found) == len([*layered, *others]) + 1
+    sides = ["present:../train.py", "none:../added.py", *layered, *others]
+    found = found_of(folder, *sides)
+    assert list(found) == sides
+    added = found.pop("none:../added.py")
+    assert (added.get("kind"), "has no added.py there" in added["message"]) == ("UsageError", True), added
     present, editable = found.pop("present:../train.py"), found.pop(f"python:{repository.top}/editable.py", None)
     assert present["rate"] <= PRESENT_LIMIT, present
     require_measured(found)
