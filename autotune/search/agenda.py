@@ -248,9 +248,8 @@ class Agenda:
 
     def _proof(self, stop: Stop) -> Prove | Stop:
         is_proven = self.proven == len(self.known.trials) and not self._others_are_left
-        return stop if is_proven or self.known.is_settled else self._prove(stop)
-
-    def _prove(self, stop: Stop) -> Prove:
+        if is_proven or self.known.is_settled:
+            return stop
         known, is_short, left = self.known, self.run.is_interrupted, self.run.proof_left()
         finalists, entering, baselines = self.finalists(left)
         compared = (trial.config for trial in known.compared() if trial.entry is not None)

@@ -55,16 +55,12 @@ class Forecast:
     best: Trial
     """The trial whose configuration is expected to be the fastest."""
     best_log: float
-    last: Config
-    """The configuration measured last, whose process may still live."""
+    observations: Observations
+    """The measurements so far."""
     refusals: tuple[str | None, ...]
     """Why not to try one: it would not fit, or a similar one has failed."""
     cut_shares: NDArray[np.float64] | float = 0.0
     """Chance that the end of an epoch cuts its window, which a whole epoch then follows."""
-    cpus: float = math.inf
-    """CPUs that workers share with the threads of a step; infinite on an accelerator."""
-    own_threads: int = 1
-    """torch's own number of threads inside an operator."""
     doubts: tuple[str, ...] = ()
     """The reasons for leaving out loader workers."""
     promised: Posterior | None = None
@@ -82,15 +78,16 @@ class Forecast:
         gains = expected_gain(means, self.apart, self.best_log)
         gains = np.where(pool, gains / (1 + self.cut_shares), -1.0)
         near = [self.configs[index] for index in np.flatnonzero(pool & (gains >= NEARLY * gains.max()))]
-        step, options = self.last.step_key, self.configs[int(gains.argmax())].options
+        last = self.observations.trials[-1].config  # its process may still live
+        step, options = last.step_key, self.configs[int(gains.argmax())].options
         equal = [config for config in near if config.options == options]  # no others take a look to be told from them
         return min(equal, key=lambda config: (config.step_key != step, cost(config, self.base)))
 
     def _uncrowded_twin(self) -> Config | None:
         """Return the best with as many threads as its workers leave CPUs: too many hinder each other, unforeseen."""
         best = self.best.config
-        free = max(1.0, self.cpus - best.num_workers)
-        if not best.num_workers or self._threads(best) <= free:
+        free = max(1.0, self.observations.cpus - best.num_workers)
+        if not self.observations.on_cpu or not best.num_workers or self._threads(best) <= free:
             return None
         near = (each for each in self.configs if each.num_workers == best.num_workers)
         alike = [each for each in near if replace(each, intra_op_threads=best.intra_op_threads) == best]
@@ -101,7 +98,7 @@ class Forecast:
         return self.configs[twin] if self.is_open[twin] else None
 
     def _threads(self, config: Config) -> int:
-        return config.intra_op_threads or self.own_threads
+        return config.intra_op_threads or self.observations.facts.intra_op_threads
 
     def rate_of(self, config: Config) -> float:
         """Return the samples per second expected of a configuration now."""
@@ -223,11 +220,9 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
         doubts=doubts,
         base=space.base,
         cut_shares=np.minimum(1.0, [bursts(config) / epoch for config in configs]),
-        cpus=observations.cpus if observations.on_cpu else math.inf,
-        own_threads=own_threads,
         best=best,
         best_log=best_log,
-        last=observations.trials[-1].config,
+        observations=observations,
         refusals=refusals,
     )
 

@@ -130,20 +130,6 @@ def looks_of(attributes: Mapping[str, Any], parsed: dict[str, tuple[object, Prob
     return tuple(parsed[key][1] for _, key in numbered)
 
 
-def describe_result(result: Result) -> dict[str, Any]:
-    """Return the attributes of a result to show at its study."""
-    document = result.config.to_document()
-    return {
-        "verdict": verdict_text(result.verdict, result.most_gain),
-        "sentence": result.sentence,
-        "times the samples a second": _rounded(result.speedup),
-        "confirmed samples/s": _rounded(result.samples_per_second),
-        "answer": {name: part for name, part in document.items() if name in ("dataloader", "training", "threads")},
-        "limited by": result.bottleneck or "unknown",
-        "tuned": f"{result.facts.model_name} on {result.facts.dataset_name}",
-    }
-
-
 def write_run(study: Study, run: Mapping[str, Any]) -> None:
     """Write a run that is going on, as JSON."""
     study._storage.set_study_system_attr(study._study_id, RUN, run)
@@ -152,7 +138,17 @@ def write_run(study: Study, run: Mapping[str, Any]) -> None:
 def write_end(study: Study, end: Mapping[str, Any], result: Result) -> None:
     """Write the end of a run, as JSON, and its result for people; trials and looks are there already."""
     study._storage.set_study_system_attr(study._study_id, END, end)
-    for name, value in describe_result(result).items():
+    document = result.config.to_document()
+    words = {
+        "verdict": verdict_text(result.verdict, result.most_gain),
+        "sentence": result.sentence,
+        "times the samples a second": _rounded(result.speedup),
+        "confirmed samples/s": _rounded(result.samples_per_second),
+        "answer": {name: part for name, part in document.items() if name in ("dataloader", "training", "threads")},
+        "limited by": result.bottleneck or "unknown",
+        "tuned": f"{result.facts.model_name} on {result.facts.dataset_name}",
+    }
+    for name, value in words.items():
         study.set_user_attr(name, value)
 
 
