@@ -101,18 +101,18 @@ def before_after(result: Answer) -> SideBySide:
 def one_configuration(config: Config, measurement: Measurement) -> SideBySide:
     """Return one configuration with the rate of its step on a batch in memory."""
     rate = rate_with_interval(measurement.samples_per_second, measurement.ci95)
-    columns, rows = _side_by_side({"your configuration": (config, measurement)}, (rate,))
-    index = next(place for place, row in enumerate(rows) if row.name == RATE) + 1
     ready = Row("with data ready", (rate_text(measurement.ceiling_samples_per_second),))
-    return SideBySide(columns, (*rows[:index], ready, *rows[index:]))
+    return _side_by_side({"your configuration": (config, measurement)}, (rate,), ready)
 
 
-def _side_by_side(columns: Mapping[str, tuple[Config, Measurement]], rates: tuple[str, ...]) -> SideBySide:
+def _side_by_side(
+    columns: Mapping[str, tuple[Config, Measurement]], rates: tuple[str, ...], *further: Row
+) -> SideBySide:
     configs, measurements = zip(*columns.values(), strict=True)
     parts = [time_parts(each) for each in measurements]
     totals = [sum(each.values()) for each in parts]
     rows = [Row(name, cells, is_setting=True) for name, cells in _settings_rows(configs).items()]
-    rows.append(Row(RATE, rates))
+    rows += [Row(RATE, rates), *further]
     rows.extend(Row(name, cells) for name, cells in _measured_rows(measurements).items())
     for part, heading in TIME_PARTS.items():
         shares = tuple(each[part] / total if total else 0.0 for each, total in zip(parts, totals, strict=True))

@@ -21,8 +21,7 @@ from autotune.search.known import Known
 from autotune.search.observations import GAIN
 from autotune.search.plan import LOOK_SECONDS, Plan
 from autotune.search.probe_plan import NUMERICS_SECONDS, next_probe, untried_precision
-from autotune.search.run import ALONE, FIRST, INTERRUPTED_SECONDS, SECOND, End, Run
-from autotune.search.stopping import Ending, Stop, reason_to_stop
+from autotune.search.run import ALONE, FIRST, INTERRUPTED_SECONDS, SECOND, End, Ending, Run, Stop
 from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
 
 CONFIRM_SHARE, CONFIRM_ROUNDS = 0.4, 12
@@ -337,7 +336,7 @@ class Agenda:
             return Stop(Ending.COMPLETE, f"no setting that may vary gains {percent(NOTHING_LEFT)}")
         if self.run.is_exhausted:
             return Stop(Ending.COMPLETE, "the sampler has nothing new to propose")
-        if reason := None if known.candidate else reason_to_stop(known.forecast):
+        if reason := None if known.candidate else known.forecast.reason_to_stop:
             return Stop(Ending.COMPLETE, reason)
         return None if self.has_time else Stop(Ending.BUDGET, "the budget is spent")
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.config import WITHOUT_WORKERS, Config
+from autotune.limits import percent
 from autotune.records import Trial
 from autotune.search.feasibility import beyond_data, exceeds, refusals_of
 from autotune.search.gp import OWN, Posterior, expected_gain, posterior
@@ -27,6 +28,8 @@ NEAR_KNOBS = ("batch_size", "num_workers", "amp", "threads")
 """Knobs whose next values beside the best are not left out lightly."""
 KNOWN = 1.5
 """Ratio of a step's possible to its expected rate, above which the possible rate tells nothing."""
+CEILING_SHARE = 0.97
+"""Share of the ceiling that a rate must reach to count as one with it."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
 
@@ -138,9 +141,18 @@ class Forecast:
         return max(0.0, math.expm1(min(highest, math.log(self.highest_limit)) - self.best_log))
 
     @property
-    def most(self) -> float:
-        """Upper bound of the samples per second of any step alone that fits, unmeasured ones included."""
-        return max(float(self.prediction.most[self._fits].max()), float(np.exp(self.best_log)))
+    def reason_to_stop(self) -> str | None:
+        """The reason why nothing is left to gain, or ``None``."""
+        if self.is_open.any():
+            return None
+        best = float(np.exp(self.best_log))
+        most = max(float(self.prediction.most[self._fits].max()), best)  # of any step alone, unmeasured ones included
+        if best >= CEILING_SHARE * most:
+            share = percent(1 - CEILING_SHARE)
+            return f"within {share} of the ceiling: no data loader can give more than {most:,.0f} samples/s"
+        if not self.is_left.any():
+            return "every allowed configuration that fits was measured"
+        return f"no untried setting is expected to gain more than {percent(GAIN)}"
 
     def refusal_of_more_workers(self, config: Config) -> str | None:
         """Return the reason why no more workers would fit with the same step, or ``None``."""

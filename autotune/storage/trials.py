@@ -130,11 +130,6 @@ def looks_of(attributes: Mapping[str, Any], parsed: dict[str, tuple[object, Prob
     return tuple(parsed[key][1] for _, key in numbered)
 
 
-def write_run(study: Study, run: Mapping[str, Any]) -> None:
-    """Write a run that is going on, as JSON."""
-    study._storage.set_study_system_attr(study._study_id, RUN, run)
-
-
 def write_end(study: Study, end: Mapping[str, Any], result: Result) -> None:
     """Write the end of a run, as JSON, and its result for people; trials and looks are there already."""
     study._storage.set_study_system_attr(study._study_id, END, end)
