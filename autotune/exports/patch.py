@@ -381,7 +381,7 @@ class _File:
         for name, value in settings.items():
             given = args.get(name)
             if given is None and value != wanted.before.get(name):
-                new[name] = _with_workers(name, value, elsewhere if name in needs_workers else None)
+                new[name] = _with_workers(value, elsewhere if name in needs_workers else None)
             elif given is not None and (literal := literals[name]) is _UNKNOWN:
                 if value != wanted.before.get(name):
                     yield f"{wanted.place}: {self._origin(name, given.value, value, wanted)}"
@@ -519,7 +519,7 @@ def _with_arguments(
     return found.with_changes(args=[*args, *added])
 
 
-def _with_workers(name: str, value: Any, workers: cst.BaseExpression | None) -> cst.BaseExpression:
+def _with_workers(value: Any, workers: cst.BaseExpression | None) -> cst.BaseExpression:
     """Return the expression of a value; of one that needs workers, where an expression says how many there are."""
     if workers is None:
         return _expression(value)

@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).with_name("page")
 TONES = {Verdict.FASTER: "gain", Verdict.NO_GAIN: "same", Verdict.UNDECIDED: "open"}
-MOST_COLUMNS = 4
-"""Figures in a row under the heading."""
 SHOWN = {
     "number": "trial",
     "kind": "kind",
@@ -186,7 +184,7 @@ def _content(study: StudyRecord, charts: Mapping[str, Any]) -> dict[str, Any]:
         ("machine", "Machine", True),
     )
     tiles = len(content["tiles"])
-    content["columns"] = math.ceil(tiles / math.ceil(tiles / MOST_COLUMNS))
+    content["columns"] = math.ceil(tiles / math.ceil(tiles / 4))  # four in a row at most
     content["sections"] = [{"name": name, "title": title} for name, title, is_shown in sections if is_shown]
     return content
 

@@ -20,8 +20,8 @@ from autotune.messages import Messages
 from autotune.records import Attempt, Measurement, Request
 from autotune.search.forecast import forecast_of
 from autotune.search.observations import GAIN, Observations
+from autotune.search.run import Ending, Stop
 from autotune.search.setup import Setup
-from autotune.search.stopping import Ending, Stop, reason_to_stop
 from autotune.search.study import TuningStudy, open_study
 from tests import examples
 from tests.simulated import SimulatedMachine, StepCost, gpu_facts, host, search_only, space_of
@@ -135,4 +135,4 @@ def test_what_a_single_batch_size_says_of_larger_ones_is_as_wide_as_it_can_be() 
     assert forecast.most >= 12_800
     assert forecast.remaining >= 1
     assert {config.batch_size for config in np.array(forecast.configs)[forecast.is_open]} == {128}
-    assert reason_to_stop(forecast) is None
+    assert forecast.reason_to_stop is None

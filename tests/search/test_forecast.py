@@ -264,7 +264,7 @@ def forecast_with(
         base=examples.BASELINE,
         best=examples.trial(),
         best_log=math.log(best),
-        last=last,
+        observations=replace(of_loader_bound(), trials=(examples.trial(config=last),)),
     )
 
 
