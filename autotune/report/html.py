@@ -123,7 +123,7 @@ def html_summary(result: Answer) -> str:
 def _environment() -> Environment:
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
     environment.finalize = lambda value: printable(value) if type(value) is str else value  # Markup is our own
-    environment.globals |= {"cause_text": cause_text, "sentence": sentence}
+    environment.globals |= {"cause_text": cause_text, "config_text": config_text, "sentence": sentence}
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment
 
@@ -288,21 +288,13 @@ def _long(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else format_duration(seconds)
 
 
-def _failures(history: Sequence[Trial]) -> list[dict[str, Any]]:
+def _failures(history: Sequence[Trial]) -> list[tuple[tuple[str, str], list[Trial]]]:
+    """Return the failed trials by outcome and message, those that many share first."""
     alike: dict[tuple[str, str], list[Trial]] = {}
     for trial in history:
         if trial.rate is None:
             alike.setdefault((str(trial.outcome), " ".join(trial.attempt.message.split())), []).append(trial)
-    return [
-        {
-            "outcome": outcome,
-            "message": message,
-            "count": "once" if len(trials) == 1 else f"{len(trials)} times",
-            "configurations": [f"trial {trial.number}: {config_text(trial.config)}" for trial in trials],
-            "details": next((trial.attempt.details.strip() for trial in trials if trial.attempt.details.strip()), ""),
-        }
-        for (outcome, message), trials in sorted(alike.items(), key=lambda item: -len(item[1]))
-    ]
+    return sorted(alike.items(), key=lambda item: -len(item[1]))
 
 
 def _table(history: Sequence[Trial]) -> dict[str, Any]:
