@@ -280,9 +280,10 @@ def _column(frame: FrameType) -> int | None:
     code = frame.f_code
     spans = list(code.co_positions())
     line, _, column, _ = own = spans[frame.f_lasti // 2]
-    if line is None or column is None:  # as with python -X no_debug_ranges
+    if line is None or column is None:  # as with python -X no_debug_ranges, or in code that Dynamo has changed
         return None
-    calls = [span for kind, span in zip(code.co_code[::2], spans, strict=True) if "CALL" in dis.opname[kind]]
+    known = ((kind, span) for kind, span in zip(code.co_code[::2], spans, strict=True) if None not in span)
+    calls = [span for kind, span in known if "CALL" in dis.opname[kind]]
     if all(each[0] != line or _holds(each, own) or _holds(own, each) for each in calls):
         return None
     text = linecache.getline(code.co_filename, line).encode()

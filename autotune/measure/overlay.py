@@ -29,6 +29,7 @@ from typing import NoReturn
 from autotune.machine.descendants import SHARED_MEMORY, remove_folder
 from autotune.measure.landlock import NO_NEW_PRIVILEGES
 from autotune.measure.subreaper import fork, tell_of_parents_death
+from autotune.source_location import PACKAGE
 
 NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000
 """Flags of ``unshare``."""
@@ -238,7 +239,8 @@ def _mount_layers(
     layered: dict[str, int] = {}
     with ExitStack() as files:  # paths lead elsewhere once the first layer is there
         scratch = str(upper.parent)
-        bound = {scratch: _fixed(files, scratch, os.O_NOFOLLOW)}
+        own = [os.path.dirname(PACKAGE)] if over else []  # this code is the present one, whatever it measures
+        bound = {each: _fixed(files, each, os.O_NOFOLLOW) for each in (scratch, *own)}
         for path in sorted(_endpoints(folders))[:MOST_ENDPOINTS]:
             with suppress(OSError):  # it is gone meanwhile
                 bound[path] = _fixed(files, path, os.O_NOFOLLOW)

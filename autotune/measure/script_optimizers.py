@@ -55,6 +55,7 @@ class ScriptOptimizers:
 
         def go_back(tensors: Any, *given: Any, **options: Any) -> None:
             self.phases.setdefault("forward", self.mark())
+            self.phases.pop("backward", None)  # an optimizer may step in hooks of this one
             passes(tensors)
             watch = self._watch if self._watch and self._replicas.require_backward_grad_sync else None
             with watch.watching() if watch else nullcontext():
@@ -87,7 +88,7 @@ class ScriptOptimizers:
         torch.autograd.backward = go_back
         stand_in_for_autocast(is_wanted)
         cast_forwards(lambda: torch.bfloat16 if self.is_cast else None)
-        register_optimizer_step_post_hook(step)
+        register_optimizer_step_post_hook(torch.compiler.disable(step))  # Dynamo follows no switch
 
     def forget(self) -> None:
         """Hold no optimizer of a script that has ended: its model goes before there is another."""

@@ -291,7 +291,7 @@ def comparison_text(found: Comparison) -> str:
             format_size(side.peak_memory_bytes),
             f"{side.losses[0]:.4g} → {side.losses[-1]:.4g}" if side.losses else "",
         )
-        for letter, side in (("a", found.a), ("b", found.b))
+        for letter, side in found.sides.items()
     ]
     memory = found.b.peak_memory_bytes / max(1, found.a.peak_memory_bytes)
     rows.append(("b / a", f"**{found.ratio:.3f}** ({ends[0]:.3f} to {ends[1]:.3f})", f"{memory:.2f}", ""))

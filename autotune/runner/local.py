@@ -348,7 +348,7 @@ class ProcessRunner:
             own = LATER if self.script else self._first
             message["script"] |= {"known": self.script and to_json(self.script), "own": own, "beneath": beneath}
             if self._source.base:
-                message["script"]["archive"] = extract(self._source.base, Path(process.scratch, "base"))
+                message["script"]["archive"] = extract(self._source.base, Path(process.scratch, self._source.base[1]))
         return process, message, keeper
 
     def _threads(self, config: Config) -> tuple[Any, ...]:

@@ -23,14 +23,14 @@ from tests.scripts.holding import DOMAINS, InTurn, restrict
 
 
 def main(revision: str, seconds: str, *sides: str) -> None:
-    base, runner = resolve(revision), InTurn()
+    base, runner, given_up = resolve(revision), InTurn(), ""
     try:
         for side in sides:
             way, path = side.split(":")
             script = Script.of((path,))
-            if DOMAINS.get(way):
+            if DOMAINS.get(way) and way != given_up:
                 runner.close()  # the next process inherits it
-                restrict(DOMAINS[way])
+                restrict(DOMAINS[given_up := way])
             runner.turn_to(script if way == "present" else replace(script, base=base))
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(local, "KEPT_SECONDS", 0.0 if way == "beneath" else 60.0)

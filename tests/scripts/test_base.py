@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -30,7 +31,7 @@ from tests.scripts.users import PLAIN_USER, as_plain_user, can_mount
 
 pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="there is no git")
 
-BATCH, STEPS = 4, 24
+BATCH, STEPS = 4, 60
 """Samples of a batch, and steps after which the script ends: it is started again while it is measured."""
 SCRIPT = f"""
 import os, sys, time
@@ -48,11 +49,13 @@ assert (here / "data/ignored.txt").read_text() == "ignored", "git ignores it"
 assert Path("untracked.txt").read_text() == "untracked", "git does not know it"
 log = Path("log.txt").read_text() if Path("log.txt").exists() else ""
 assert log in LOGS, log
-loader = DataLoader(TensorDataset(torch.ones({BATCH * STEPS}, 4)), batch_size={BATCH})
+loader = DataLoader(TensorDataset(torch.ones(40000, 4)), batch_size={BATCH})
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-for (x,) in loader:
-    time.sleep(0.02 + pace.PAUSE)
+for step, (x,) in enumerate(loader):
+    if step == {STEPS}:
+        break
+    time.sleep(0.005 + pace.PAUSE)
     optimizer.zero_grad()
     model(x).sum().backward()
     optimizer.step()
@@ -62,7 +65,7 @@ for (x,) in loader:
 EDITABLE = "import os, sys; sys.path.insert(0, os.environ['SOURCE'])\n"
 """What an editable install does, which code starts that no archive has."""
 HOOKS = ("post-checkout", "post-index-change", "post-merge", "pre-commit", "reference-transaction", "fsmonitor")
-PRESENT_LIMIT = BATCH / 0.22
+PRESENT_LIMIT = BATCH / 0.205
 """Samples per second that the present script cannot reach, for it sleeps."""
 
 
@@ -95,12 +98,13 @@ BESIDE = {"data/ignored.txt": "ignored", "jobs/untracked.txt": "untracked", "unt
 class Repository:
     """A repository of two commits, of which the second made the step slower, with hooks, a stash and changes."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, tracked: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Make it, with more ``tracked`` files that the first commit has without their content."""
         self.top, self.marks = top, top.parent / "marks"
         self.git("init", "-q", "-b", "main")
-        self.commit(BASE)
+        self.commit(BASE | dict.fromkeys(tracked, ""))
         self.git("rm", "-q", "jobs/removed.txt", "folder/below.txt", "place")
-        self.commit(LATER)
+        self.commit(LATER | dict(tracked))
         (top / "pace.py").write_text("stashed")
         self.git("stash", "-q")
         self.lay(BESIDE)
@@ -228,7 +232,8 @@ def started(
 
 def found_of(folder: Path, *sides: str, user: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """Measure sides one after another; return what is said of each."""
-    paths = os.pathsep.join(map(str, (ROOT, folder / "home" / "repository" / "src")))
+    top = folder / "home" / "repository"
+    paths = os.pathsep.join(map(str, (top, ROOT, top / "src")))
     with started(folder, 0.5, *sides, user=user, PYTHONPATH=paths) as process:
         told, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
@@ -239,8 +244,11 @@ def found_of(folder: Path, *sides: str, user: Sequence[str] = ()) -> dict[str, d
 def test_a_side_is_measured_as_it_was_at_the_commit(folder: Path, repository: Repository) -> None:
     layered = ["layer:../train.py", "layer:../editable.py", "beneath:../beneath.py"] if can_mount([], folder) else []
     others = ["python:../train.py", f"python:{repository.top}/editable.py"] if landlock_version() else []
-    found = found_of(folder, "present:../train.py", *layered, *others)
-    assert len(found) == len([*layered, *others]) + 1
+    sides = ["present:../train.py", "none:../added.py", *layered, *others]
+    found = found_of(folder, *sides)
+    assert list(found) == sides
+    added = found.pop("none:../added.py")
+    assert (added.get("kind"), "has no added.py there" in added["message"]) == ("UsageError", True), added
     present, editable = found.pop("present:../train.py"), found.pop(f"python:{repository.top}/editable.py", None)
     assert present["rate"] <= PRESENT_LIMIT, present
     require_measured(found)
@@ -253,8 +261,11 @@ def test_a_side_is_measured_as_it_was_at_the_commit(folder: Path, repository: Re
 
 
 @pytest.mark.machine
-def test_a_plain_user_measures_a_side_too(folder: Path, repository: Repository) -> None:
-    user = as_plain_user(folder)
+def test_a_plain_user_measures_a_side_too_by_the_present_code_of_this_package(folder: Path) -> None:
+    user, package = as_plain_user(folder), ROOT / "autotune"
+    code = (path for path in package.rglob("*") if path.suffix in (".py", ".json"))
+    tracked = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in code}
+    repository = Repository(folder / "home" / "repository", tracked)
     subprocess.run(["chown", "-R", f"{PLAIN_USER}:{PLAIN_USER}", folder], check=True)
     ways = ["layer"] * can_mount(user, folder) + ["kernel"] * (landlock_version() > 0)
     found = found_of(folder, *(f"{way}:../train.py" for way in ways), user=user)
@@ -295,4 +306,4 @@ def test_a_tuner_that_is_ended_leaves_no_files_of_the_commit(
 
 def measuring(folder: Path) -> list[Path]:
     """Return the folder of writes of a later session: its process measures, and has the archive beside."""
-    return [path for path in (folder / "tmp").glob("autotune-*/later") if (path.parent / "base" / "train.py").exists()]
+    return [path for path in (folder / "tmp").glob("autotune-*/later") if any(path.parent.glob("*/train.py"))]

@@ -135,6 +135,11 @@ def test_of_several_optimizers_one_counts(runner: Loops) -> None:
     assert "goes on with another optimizer" in attempt.message
 
 
+def test_compiled_steps_count(runner: Loops) -> None:
+    with counting(runner, "steps_compiled"):
+        assert measured(runner).samples_per_second < per_second(SAMPLES, 20)
+
+
 def test_each_rank_counts_its_own_steps(runner: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_oversubscribe_ranks", True)
     with counting(runner, "steps_in_ranks", ranks=2):
