@@ -58,8 +58,6 @@ OF_NET = "iterator_train__"
 """Beginning of the names of a loader's settings as arguments of skorch's nets."""
 _PLAIN = {name: value for name, value in DEFAULTS.items() if name != "batch_size"}
 """Settings of a loader where none were measured; a batch size is not assumed."""
-BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
-"""Names of the batch size, of which others than the present one stay."""
 BY_OPTION = "comes from the command line"
 """Words of remarks on settings that an option gives."""
 MOST_STEPS = 4
@@ -387,7 +385,7 @@ class _File:
                     yield f"{wanted.place}: {self._origin(name, given.value, value, wanted)}"
             elif given is not None and literal != value:
                 present = wanted.before.get(name, literal)
-                if name in BATCH_SIZES and literal != present:
+                if name in ("batch_size", OF_TRAINER["batch_size"]) and literal != present:
                     yield f"{wanted.place}: {name}={literal} stays: {present} was measured"
                 else:
                     values[given] = _expression(value)

@@ -335,8 +335,8 @@ def _notes(
 
 def _left_out(known: Known) -> Iterator[str]:
     distrusted = (known.observations.distrust(amp) for amp in known.setup.space.allowed["amp"])
-    reasons = [*filter(None, distrusted), *known.forecast.doubts, *_refused(known)]
-    yield from (f"{why}: left out" for why in reasons)
+    failures = (f"loader workers: {failure}" for failure in known.observations.worker_failures[-1:])
+    yield from (f"{why}: left out" for why in (*filter(None, distrusted), *failures, *_refused(known)))
 
 
 def _refused(known: Known) -> Iterator[str]:

@@ -64,8 +64,6 @@ class Forecast:
     """Why not to try one: it would not fit, or a similar one has failed."""
     cut_shares: NDArray[np.float64] | float = 0.0
     """Chance that the end of an epoch cuts its window, which a whole epoch then follows."""
-    doubts: tuple[str, ...] = ()
-    """The reasons for leaving out loader workers."""
     promised: Posterior | None = None
     """The expectation if other tuners' running trials give the expected rates; ``None`` without any."""
 
@@ -208,7 +206,7 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     tried = {trial.config for trial in observations.trials} | set(observations.claimed)
     is_untried = np.array([config not in tried for config in configs])
     best_log = float(after.means[index[fastest]])
-    doubts = tuple(f"loader workers: {failure}" for failure in observations.worker_failures[-1:])
+    are_doubtful = bool(observations.worker_failures)
     refusals = tuple(refusals_of(configs, prediction.refusals, observations))
     may_run = np.array([refusal is None for refusal in refusals])
     expected, index_of_best = promised or after, index[fastest]
@@ -228,8 +226,7 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
         apart=apart,
         is_open=is_untried & may_run & (hopes >= best_log + math.log(1 + GAIN)),
         is_untried=is_untried,
-        is_doubtful=np.array([bool(doubts) and config.num_workers > 0 for config in configs]),
-        doubts=doubts,
+        is_doubtful=np.array([are_doubtful and config.num_workers > 0 for config in configs]),
         base=space.base,
         cut_shares=np.minimum(1.0, [bursts(config) / epoch for config in configs]),
         best=best,
