@@ -114,8 +114,6 @@ def _report(run: TimedRun, window: Window, warm: WarmStep, conditions: Condition
         peak_allocated_bytes=peaks[0] if peaks else None,
         host_memory_bytes=host_bytes,
         shared_memory_bytes=in_flight,
-        worker_growth_bytes_per_sample=None,
-        epoch_host_memory_bytes=None,
         ready_batches=summary.ready,
         conditions=conditions,
         loss=None if loss is None else float(loss),

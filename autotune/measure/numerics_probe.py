@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import copy
 import math
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from autotune.config import Config
 from autotune.measure.batch import tensor_bytes
 from autotune.measure.device import Device
-from autotune.measure.loader import open_reader, take_batch
+from autotune.measure.loader import begin_anywhere, open_reader, take_batch
 from autotune.measure.step import TrainingStep
 from autotune.measure.training_state import TrainingState
 from autotune.probes import NumericsCheck
@@ -101,9 +99,7 @@ class _Trials:
     ) -> _Run:
         """Train for so many steps over the batches, again and again; fewer, but some, where time runs out."""
         self.state.restore()
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
+        begin_anywhere(seed)
         step = TrainingStep(self.workload, config, self.device)
         scaler, found = step.accumulator.scaler, _Run()
         if scaler.is_enabled() and math.isfinite(scale):

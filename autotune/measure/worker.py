@@ -18,10 +18,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
+
 from autotune.config import Config
 from autotune.encoding import from_json, to_json
 from autotune.errors import ScriptEndsError, UsageError, UserCodeError
 from autotune.machine.descendants import MARK, remove_scratch
+from autotune.measure.device import open_device
 from autotune.measure.failures import classify, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import (
@@ -70,8 +73,6 @@ def _serve_sessions(channel: Channel, pickled: list[int]) -> None:
             _serve_session(channel, number, ranks, pickled)
             channel.send(number, {"closed": 0})
             return
-        import torch
-
         torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
         if ranks > 1:
             import_parallel()
@@ -178,8 +179,6 @@ def _load(message: dict[str, Any], group: RankGroup, pickled: list[int], hold: H
     if message["model"] is not None:  # the device comes last: an imported module may say which are visible
         workload = load(ImportedWorkload(model=message["model"], dataset=message["dataset"], path=path))
         return Session(workload, message["device"], group, num_workers=config.num_workers)
-    from autotune.measure.device import open_device
-
     device = open_device(message["device"], group)
     blob = mmap.mmap(pickled[0], 0, access=mmap.ACCESS_READ)
     source = PickledWorkload(blob=blob, path=path, settings=message["settings"])
