@@ -130,10 +130,8 @@ TAKEN = {
     "shuffle": "decided by sampler: SequentialSampler(dataset) keeps the order",
 }
 """DataLoader arguments that ``loader_options`` may not hold, and why."""
-
 LONGEST_HEAD = 512
 """Bytes at the beginning of a command that name its interpreter."""
-
 COMPILING = 'explore="compile" finds whether compiling pays'
 
 

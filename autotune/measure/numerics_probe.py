@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,7 +105,9 @@ class _Trials:
         if scaler.is_enabled() and math.isfinite(scale):
             scaler.load_state_dict(scaler.state_dict() | {"scale": scale})
         limit = self.device.clock() + seconds
-        with _watching(step.accumulator.optimizer) as watch:
+        watch, optimizer = _Watch(), step.accumulator.optimizer  # wrappers of others may take no hooks
+        hooked = hasattr(optimizer, "register_step_pre_hook")
+        with optimizer.register_step_pre_hook(watch.look) if hooked else nullcontext():
             for number in range(steps):
                 before = scaler.get_scale()
                 step(copy.deepcopy(batches[number % len(batches)]))
@@ -131,18 +133,6 @@ class _Watch:
     def look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         self.is_finite = all(bool(_values(gradient).isfinite().all()) for gradient in gradients)
-
-
-@contextmanager
-def _watching(optimizer: torch.optim.Optimizer) -> Iterator[_Watch]:
-    """Watch an optimizer, if it takes hooks; wrappers of others may not."""
-    watch = _Watch()
-    hook = optimizer.register_step_pre_hook(watch.look) if hasattr(optimizer, "register_step_pre_hook") else None
-    try:
-        yield watch
-    finally:
-        if hook:
-            hook.remove()
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:

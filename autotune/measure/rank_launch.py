@@ -38,8 +38,6 @@ _CUT_OFF = (
     *("ncclRemoteError", "remote process exited", "NCCL communicator"),
 )
 """Errors of gloo and NCCL in the others when a rank has gone."""
-
-
 ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 """The address that scripts read; nobody listens there."""
 

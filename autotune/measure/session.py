@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.config import Config, StepKey
 from autotune.encoding import to_json
@@ -26,15 +26,13 @@ from autotune.measure.numerics_probe import check_numerics
 from autotune.measure.profiler_trace import trace_steps
 from autotune.measure.rank_group import ALONE, RankGroup, as_one, share_of
 from autotune.measure.rank_launch import raise_failure
+from autotune.measure.script import ScriptLoop
 from autotune.measure.script_step import ScriptStep
 from autotune.measure.step_probe import open_step
 from autotune.measure.workload_facts import class_of, inspect
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Measurement, Request, ScriptFacts
 from autotune.workload import Workload
-
-if TYPE_CHECKING:
-    from autotune.measure.script import ScriptLoop
 
 FOREIGN_GROWTH = 2**29
 """Bytes that others must have taken of a card; libraries that a session loads late take some hundred megabytes."""
@@ -120,7 +118,7 @@ class Session:
             missing=loaders.missing,
             earlier=loaders.earlier,
             beside=tuple(loaders.beside.items()),
-            told=tuple(run.source.told(loaders.loop, loaders.kept, way, loaders.counted_line)),
+            told=tuple(run.source.told(loaders.loop, loaders.kept, way, None if origins else loaders.own_site.text)),
             holds=way,
             counted=loaders.counted,
         )
