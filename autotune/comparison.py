@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from autotune.config import Config, load_config
-from autotune.errors import AutotuneError, ConfigFileError, NothingFeasibleError, UsageError
+from autotune.errors import AutotuneError, ConfigFileError, NothingFeasibleError, UsageError, UserCodeError
 from autotune.flags import installed_version
 from autotune.knobs import as_baseline, fitted
 from autotune.limits import GRACE, Budget, parse_duration, parse_share
@@ -143,8 +143,11 @@ def _name(given: str | Workload | Script) -> str:
 
 
 def _side(name: str, runner: ProcessRunner, settings: Config) -> Side:
-    """Return a side with a workload's own settings."""
-    facts = runner.inspect(settings)
+    """Return a side with a workload's own settings. Raises ``UserCodeError`` with its name."""
+    try:
+        facts = runner.inspect(settings)
+    except UserCodeError as error:
+        raise UserCodeError(f"{name}: {error}", error.user_traceback) from None
     if runner.script is None:
         config = fitted(settings, facts, None)
     else:

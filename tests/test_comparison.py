@@ -131,7 +131,7 @@ def test_the_text_is_a_table_of_markdown_and_the_verdict(changes: dict[str, Any]
     *table, blank, note, last = comparison_text(result(notes=("a note",), **changes)).splitlines()
     assert [line.count("|") for line in table] == [5] * 5
     assert table[2] == "| a: `train.py --lr 1` | 1,000 (995 to 1,005) | 1.0 GiB | 2.5 → 1.25 |"
-    assert table[4].startswith("| b / a | **0.900** (")
+    assert table[4].startswith("| b / a | **0.900** (") is (changes.get("interval", ()) is not None)
     assert (blank, note) == ("", "Note: a note.")
     assert last.startswith(f"{said} In 4 rounds of fresh processes")
     steps = comparison_text(result(unit="steps"))
@@ -183,6 +183,12 @@ def test_two_states_of_a_script_are_compared(
     assert {each["side"] for each in found["history"]} == {"a", "b"}
     assert said.err.count("the first that trains") == 1
     assert [path.name for path in folder.iterdir()] == ["train.py"]
+
+
+@pytest.mark.machine
+def test_a_side_that_fails_is_named_with_what_it_raised(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "train.py 0.01", "train.py nothing"]) == 3
+    assert "train.py nothing: ValueError: could not convert string to float" in capsys.readouterr().err
 
 
 @pytest.mark.machine

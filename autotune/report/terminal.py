@@ -294,7 +294,8 @@ def comparison_text(found: Comparison) -> str:
         for letter, side in found.sides.items()
     ]
     memory = found.b.peak_memory_bytes / max(1, found.a.peak_memory_bytes)
-    rows.append(("b / a", f"**{found.ratio:.3f}** ({ends[0]:.3f} to {ends[1]:.3f})", f"{memory:.2f}", ""))
+    interval = f" ({ends[0]:.3f} to {ends[1]:.3f})" if found.interval else ""
+    rows.append(("b / a", f"**{found.ratio:.3f}**{interval}", f"{memory:.2f}", ""))
     head = ("", f"{unit} (95 %)", f"peak of {found.a.memory} memory", "first losses")
     used = [column for column in range(4) if any(row[column] for row in rows)]
     lines = [head, ("---",) * 4, *rows]
