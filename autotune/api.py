@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset, Sampler
 
     from autotune.accumulation import Reduction
-    from autotune.search.tuner import Tuner
     from autotune.storage.open import StudyStorage
 
 WAIT_SHARE = 0.25
@@ -198,18 +197,14 @@ def tune(workload: str | Workload | Script, dataset: str | None = None, **option
             cpus, whole = host.for_rank(ranks).cpus, asked.global_batch_size
             space = build_space(facts, cpus, base, asked.knobs, whole, asked.options, asked.objective)
             from autotune.search.tuner import Tuner
+            from autotune.storage.open import StudyStorage
 
             setup = Setup(space=space, facts=facts, host=host, memory_limit=memory_limit)
             tuner = Tuner(runner, setup, time, messages, options.get("trials"), proposes, opening, seed, loading)
-            result = _result(tuner, options.get("storage"))
+            storage = options.get("storage")
+            own = nullcontext(storage) if isinstance(storage, StudyStorage) else closing(StudyStorage(storage))
+            with own as opened:
+                result = tuner.result(opened)
     if shows:
         say(in_python("\n".join(filter(None, (answer_text(result), change_text(result), alternative_text(result))))))
     return result
-
-
-def _result(tuner: Tuner, storage: str | Path | StudyStorage | None) -> Result:
-    """Return the result of a run; a storage that is opened here is closed again."""
-    from autotune.storage.open import StudyStorage
-
-    with nullcontext(storage) if isinstance(storage, StudyStorage) else closing(StudyStorage(storage)) as opened:
-        return tuner.result(opened)

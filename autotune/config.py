@@ -50,7 +50,6 @@ LATE_THREADS = (
     "apply_threads() came after torch was imported, so some thread pools keep their size; call it before the import, "
     "or set OMP_NUM_THREADS={threads} before Python starts"
 )
-
 LEARNING_RATE_RULES = {"SGD": "linear", "Adam": "square root", "AdamW": "square root"}
 """How the learning rate goes with the batch: Goyal 1706.02677 for SGD, Malladi 2205.10287 for the others."""
 PREFETCH = 2

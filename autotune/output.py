@@ -105,7 +105,7 @@ class Output:
         for what, other in self.kept.items():
             if _is_same(file, other):
                 raise self._error(f"is {what}, which is never replaced; choose another name")
-        if not file.exists() or not file.stat().st_size or self._is_ours():
+        if not file.exists() or not file.stat().st_size or self.kind.is_ours(self.path):
             return
         if _head(file).startswith(STUDY_START):
             raise self._error("is a study, which is never replaced; choose another name")
@@ -113,11 +113,6 @@ class Output:
             return
         way = "" if self.force is None else ", or replace it with --force"
         raise self._error(f"this file is no {self.kind.name} of autotune; choose another name{way}")
-
-    def _is_ours(self) -> bool:
-        with suppress(OSError):
-            return self.kind.is_ours(self.path)
-        return False
 
     def _error(self, text: str) -> ConfigFileError:
         target = Path(os.path.realpath(self.path))

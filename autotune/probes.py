@@ -86,7 +86,6 @@ class LoaderTrace:
     """Share of the CPUs that others took meanwhile."""
     again_seconds: float | None = None
     """Mean time of building the same batch once more in the same worker; ``None`` where not tried."""
-
     elsewhere_seconds: float | None = None
     """Mean time of building it in another worker after that; ``None`` where not tried."""
 

@@ -93,13 +93,6 @@ class Conditions:
     """CPUs that these used together."""
 
     @property
-    def page_cache(self) -> Literal["cold", "mixed", "warm"] | None:
-        """Whether the data came from storage, from memory, or from both; ``None`` where the system does not say."""
-        if self.storage_share is None:
-            return None
-        return "cold" if self.storage_share > 0.9 else "mixed" if self.storage_share > 0.05 else "warm"
-
-    @property
     def is_throttled(self) -> bool:
         """Whether a CPU quota stopped the processes for a relevant share of the time."""
         return (self.throttled_share or 0.0) > THROTTLED

@@ -130,10 +130,8 @@ TAKEN = {
     "shuffle": "decided by sampler: SequentialSampler(dataset) keeps the order",
 }
 """DataLoader arguments that ``loader_options`` may not hold, and why."""
-
 LONGEST_HEAD = 512
 """Bytes at the beginning of a command that name its interpreter."""
-
 COMPILING = 'explore="compile" finds whether compiling pays'
 
 
@@ -145,25 +143,18 @@ class Script:
     arguments: tuple[str, ...] = ()
     allow_writes: bool = False
     """Whether it may write checkpoints, logs and files although it is measured many times."""
-
     allow_uploads: bool = False
     """Whether it may send to experiment trackers and model hubs each time."""
-
     module: str | None = None
     """Its name where it is run as a module, as ``python -m`` does."""
-
     loop: str | None = None
     """File and line of the loop to measure, or of its DataLoader; by default the first one that trains."""
-
     package: str | None = None
     """The installed package whose code it is: a folder, or the file of a module alone."""
-
     root: str = ""
     """The folder from which files of its code are named, wherever the script goes later."""
-
     base: tuple[str, str] | None = None
     """The folder of a git repository, and the commit whose files the script sees in the place of the present ones."""
-
     samples_per_step: int | None = None
     """Samples of a step in each rank, where steps count if no DataLoader feeds them; ``None`` refuses these scripts."""
 
@@ -559,7 +550,7 @@ def torch_settings() -> dict[str, Setting]:
         "cudnn.allow_tf32": of_cudnn("allow_tf32", True),
         "cudnn.benchmark": of_cudnn("benchmark", False),
         "cudnn.deterministic": of_cudnn("deterministic", False),
-        "deterministic_algorithms": ("off", _deterministic, _set_deterministic),
+        "deterministic_algorithms": (0, torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
         "anomaly_detection": (False, torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
         "default_dtype": (
             "float32",
@@ -604,17 +595,3 @@ def _do_older_names_say_it() -> bool:
         return (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) != ("highest", True)
     except RuntimeError:  # torch refuses where old and new names were mixed
         return False
-
-
-def _deterministic() -> str:
-    import torch
-
-    if not torch.are_deterministic_algorithms_enabled():
-        return "off"
-    return "warn" if torch.is_deterministic_algorithms_warn_only_enabled() else "on"
-
-
-def _set_deterministic(mode: str) -> None:
-    import torch
-
-    torch.use_deterministic_algorithms(mode != "off", warn_only=mode == "warn")

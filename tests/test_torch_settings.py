@@ -27,7 +27,7 @@ OTHER: dict[str, Any] = {
     "cudnn.allow_tf32": False,
     "cudnn.benchmark": True,
     "cudnn.deterministic": True,
-    "deterministic_algorithms": "warn",
+    "deterministic_algorithms": 1,  # which warns
     "anomaly_detection": True,
     "default_dtype": "float64",
     "cuda.matmul.fp32_precision": "tf32",

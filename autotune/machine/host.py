@@ -93,7 +93,7 @@ def inspect_host(root: Path = Path("/")) -> Host:
         affinity_cpus=affinity,
         quota_cpus=quota,
         memory_bytes=MemoryMeter(root).total,
-        shm_bytes=_shm_bytes(root),
+        shm_bytes=shared_memory(root)[0] or None,
         gpus=find_gpus(),
         versions=_versions(),
         platform=platform.platform(),
@@ -243,11 +243,12 @@ def _virtual_memory() -> Any:
     return psutil.virtual_memory()
 
 
-def _shm_bytes(root: Path) -> int | None:
+def shared_memory(root: Path = Path("/")) -> tuple[int, int, int]:
+    """Return the bytes of /dev/shm in all, the used and the free ones; 0 where there is none."""
     try:
-        return shutil.disk_usage(root / "dev/shm").total or None
+        return shutil.disk_usage(root / "dev/shm")
     except OSError:
-        return None
+        return 0, 0, 0
 
 
 def _open_files() -> int | None:

@@ -38,6 +38,8 @@ READING_SHARE = 0.5
 """Share of a window's length in which samples are read first, where the window is to be of later epochs."""
 UNCREDITED = 0.05
 """Share of the batches, built before the window or in it without use, from which a note says so."""
+FROM_STORAGE = 0.05
+"""Share of the bytes read from storage from which a note says so."""
 
 
 def measure(
@@ -114,8 +116,6 @@ def _report(run: TimedRun, window: Window, warm: WarmStep, conditions: Condition
         peak_allocated_bytes=peaks[0] if peaks else None,
         host_memory_bytes=host_bytes,
         shared_memory_bytes=in_flight,
-        worker_growth_bytes_per_sample=None,
-        epoch_host_memory_bytes=None,
         ready_batches=summary.ready,
         conditions=conditions,
         loss=None if loss is None else float(loss),
@@ -242,9 +242,8 @@ def machine_notes(conditions: Conditions) -> Iterator[str]:
     if conditions.is_throttled:
         stopped = f"the CPU quota stopped processes for {percent(conditions.throttled_share or 0.0)} of the time"
         yield f"{stopped}: fewer workers or threads may be faster"
-    if conditions.page_cache in ("cold", "mixed"):
-        share = percent(conditions.storage_share or 0.0)
-        yield f"{share} of the bytes read came from storage; later epochs may read it faster"
+    if (share := conditions.storage_share or 0.0) > FROM_STORAGE:
+        yield f"{percent(share)} of the bytes read came from storage; later epochs may read it faster"
     if (conditions.worker_threads or 1) > 1:
         yield (
             f"each loader worker computes in {conditions.worker_threads} threads: {ONE_THREAD}, or more workers only "

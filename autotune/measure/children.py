@@ -20,8 +20,6 @@ from autotune.machine.launcher import heed_launches
 
 TRAINS = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 """Signal by which a child tells that it would train."""
-
-
 REMEDIES = {
     "notebook_launcher": "call the function itself, in place of notebook_launcher",
     "spawn": "call the function itself, as rank 0 of 1 or as torchrun does, in place of torch.multiprocessing.spawn",

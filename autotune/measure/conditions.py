@@ -104,7 +104,6 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
         gpu_slowdowns=_slowdowns(shares.get("heat"), gpu.slowdowns if gpu else ()),
         gpu_foreign_share=None if others is None else min(1.0, sum(others.values())),
         gpu_foreign_pids=tuple(sorted(others or ())),
-        allocator_retries=0,
     )
 
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -359,18 +360,12 @@ class _Entry:
         return os.stat(self.path) if follow_symlinks else os.lstat(self.path)
 
 
-class _Entries:
+class _Entries(Iterator[Any], AbstractContextManager[Any]):
     def __init__(self, entries: list[Any]) -> None:
-        self._entries: Iterator[Any] = iter(entries)
-
-    def __iter__(self) -> _Entries:
-        return self
+        self._entries = iter(entries)
 
     def __next__(self) -> Any:
         return next(self._entries)
-
-    def __enter__(self) -> _Entries:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -8,6 +8,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 
+import torch
+
 from autotune.errors import AutotuneError
 from autotune.machine.postmortem import find_sign
 from autotune.outcome import Outcome
@@ -53,8 +55,6 @@ def _places(error: BaseException) -> Iterator[str]:
 
 
 def _is_device_full() -> bool:
-    import torch
-
     with suppress(Exception):  # a device in a bad state answers every question with an error
         if torch.cuda.is_initialized():
             free, total = torch.cuda.mem_get_info()

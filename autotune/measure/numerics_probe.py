@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import copy
 import math
-import random
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from autotune.config import Config
 from autotune.measure.batch import tensor_bytes
 from autotune.measure.device import Device
-from autotune.measure.loader import open_reader, take_batch
+from autotune.measure.loader import begin_anywhere, open_reader, take_batch
 from autotune.measure.step import TrainingStep
 from autotune.measure.training_state import TrainingState
 from autotune.probes import NumericsCheck
@@ -101,15 +99,15 @@ class _Trials:
     ) -> _Run:
         """Train for so many steps over the batches, again and again; fewer, but some, where time runs out."""
         self.state.restore()
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
+        begin_anywhere(seed)
         step = TrainingStep(self.workload, config, self.device)
         scaler, found = step.accumulator.scaler, _Run()
         if scaler.is_enabled() and math.isfinite(scale):
             scaler.load_state_dict(scaler.state_dict() | {"scale": scale})
         limit = self.device.clock() + seconds
-        with _watching(step.accumulator.optimizer) as watch:
+        watch, optimizer = _Watch(), step.accumulator.optimizer  # wrappers of others may take no hooks
+        hooked = hasattr(optimizer, "register_step_pre_hook")
+        with optimizer.register_step_pre_hook(watch.look) if hooked else nullcontext():
             for number in range(steps):
                 before = scaler.get_scale()
                 step(copy.deepcopy(batches[number % len(batches)]))
@@ -135,18 +133,6 @@ class _Watch:
     def look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         self.is_finite = all(bool(_values(gradient).isfinite().all()) for gradient in gradients)
-
-
-@contextmanager
-def _watching(optimizer: torch.optim.Optimizer) -> Iterator[_Watch]:
-    """Watch an optimizer, if it takes hooks; wrappers of others may not."""
-    watch = _Watch()
-    hook = optimizer.register_step_pre_hook(watch.look) if hasattr(optimizer, "register_step_pre_hook") else None
-    try:
-        yield watch
-    finally:
-        if hook:
-            hook.remove()
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:

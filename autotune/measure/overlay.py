@@ -37,8 +37,6 @@ READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE, DETACH = 1, 1 << 5, 1 << 12, 1 << 
 """Flags of ``mount``, and one of ``umount2``."""
 SET_ATTRIBUTES, RECURSIVELY, NO_AUTOMOUNT, HERE, ONLY_READ = 442, 0x8000, 0x800, -100, 1
 """The number of ``mount_setattr``, which is the same on every architecture, its flags, and an attribute."""
-KEPT_FLAGS = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC
-"""Flags of a mount that a user namespace cannot take from it; ``mount`` has the same numbers."""
 SYSTEM = ("/proc", "/sys", "/dev", "/run")
 """Folders that are never layered, but for folders in ``MEMORY``: what lies there is no file of a disk."""
 WRITABLE = ("/dev", "/proc")
@@ -268,7 +266,8 @@ def _protect_memory() -> None:
             if entry.is_file(follow_symlinks=False) and not entry.name.startswith(SEGMENTS):
                 with suppress(OSError):
                     _mount(entry.path, entry.path, None, BIND)
-                    flags = os.statvfs(entry.path).f_flag & KEPT_FLAGS
+                    kept = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC  # a user namespace cannot take these from a mount
+                    flags = os.statvfs(entry.path).f_flag & kept  # mount() has the same numbers
                     _mount(None, entry.path, None, REMOUNT | BIND | READ_ONLY | flags)
 
 

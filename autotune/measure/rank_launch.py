@@ -21,6 +21,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, NoReturn, TypeVar
 
+import torch
+
 from autotune.machine.descendants import MARK
 from autotune.machine.postmortem import RANK_FRAME
 from autotune.measure.failures import classify
@@ -36,8 +38,6 @@ _CUT_OFF = (
     *("ncclRemoteError", "remote process exited", "NCCL communicator"),
 )
 """Errors of gloo and NCCL in the others when a rank has gone."""
-
-
 ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 """The address that scripts read; nobody listens there."""
 
@@ -78,7 +78,7 @@ def run_ranks(ranks: int, serve: Callable[[RankGroup], None]) -> dict[str, Any] 
     _end(started)
     rank, code = failed
     with suppress(OSError, ValueError):  # its own words, where it had time for any
-        told: dict[str, Any] = json.loads(_file_of(rank, folder).read_text(encoding="utf-8"))
+        told: dict[str, Any] = json.loads((folder / f"{rank}.json").read_text(encoding="utf-8"))
         return told
     return {"closed": code, "rank": rank}
 
@@ -94,8 +94,6 @@ def meet_in_files(group: RankGroup, refuse: Callable[[str], NoReturn]) -> None:
 
     A port of its own would be open to other hosts: an address that the code names is refused.
     """
-    import torch
-
     dist: Any = torch.distributed
     meetings = itertools.count()
 
@@ -111,8 +109,6 @@ def meet_in_files(group: RankGroup, refuse: Callable[[str], NoReturn]) -> None:
 
 def make_default_group(group: RankGroup) -> None:
     """Make torch's default group of these ranks."""
-    import torch
-
     dist: Any = torch.distributed
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store = dist.FileStore(str(group.folder / "store"), group.size) if group.folder else None
@@ -162,12 +158,8 @@ def _take_part(rank: int, ranks: int, folder: Path, serve: Callable[[RankGroup],
         outcome, message, _ = classify(error)
         details = traceback.format_exc()
         reply = {"error": "user", "outcome": outcome, "message": f"rank {rank}: {message}", "details": details}
-    _file_of(rank, folder).write_text(json.dumps(reply), encoding="utf-8")
+    (folder / f"{rank}.json").write_text(json.dumps(reply), encoding="utf-8")
     return 1
-
-
-def _file_of(rank: int, folder: Path) -> Path:
-    return folder / f"{rank}.json"
 
 
 def raise_failure(reply: dict[str, Any], error: BaseException) -> NoReturn:

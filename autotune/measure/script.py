@@ -13,7 +13,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -23,15 +23,13 @@ from autotune.errors import ScriptEndsError
 from autotune.measure.batch import shallow, versions
 from autotune.measure.device import Mark
 from autotune.measure.failures import is_known
+from autotune.measure.loader import BatchStream, SeveralStreams
 from autotune.measure.rank_launch import meet_in_files
 from autotune.measure.script_loaders import IRREGULAR, ScriptLoaders
 from autotune.measure.script_optimizers import ScriptOptimizers
 from autotune.measure.script_run import LEAST_STEPS, ScriptRun
+from autotune.records import ScriptFacts
 from autotune.sites import place_of
-
-if TYPE_CHECKING:
-    from autotune.measure.loader import BatchStream, SeveralStreams
-    from autotune.records import ScriptFacts
 
 AGAIN = 2
 """First steps of a script that was started again, which allocate and compile, and are not measured."""
@@ -188,7 +186,7 @@ class ScriptLoop:
             return left.pop(0)
         number = list(self.loaders.beside).index(site.key)
         if self.stream is not None:
-            return next(cast("SeveralStreams", self.stream).others[number][0])
+            return next(cast(SeveralStreams, self.stream).others[number][0])
         return copy.deepcopy(self._round[1 + number][0]) if self._round else next(iter(self._own(loader)))
 
     def _require_apart(self) -> None:

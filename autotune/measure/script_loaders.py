@@ -223,11 +223,6 @@ class ScriptLoaders:
             self.loader = DataLoader(OwnBatches(samples), batch_size=None)
         return True
 
-    @property
-    def counted_line(self) -> str | None:
-        """File and line of the steps that are counted; ``None`` where batches are."""
-        return None if self.counted is None else self.own_site.text
-
     def _require_batches(self) -> None:
         """Stop a script that has trained for long without a batch of a DataLoader."""
         if self.loader is not None or self._optimizers.steps - self._steps_at_batch <= STEPS_WITHOUT_BATCHES:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import torch
 from greenlet import getcurrent, greenlet
 
 from autotune.config import Config
+from autotune.measure.loader import begin_anywhere
 from autotune.records import ScriptFacts
 from autotune.sites import apply_answer
 from autotune.workload import Script
@@ -37,9 +36,7 @@ def first_losses(script: Script, config: Config, known: ScriptFacts | None, *, s
             here.switch()  # for good: nothing that the script catches keeps it going
         backward(tensors, *given, **options)
 
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
+    begin_anywhere(seed)
     torch.autograd.backward = go_back
     is_cast = known is not None and known.present.amp == "off"
     apply_answer(config, known.origins if known else (), script, lambda *_: None, is_cast=is_cast)

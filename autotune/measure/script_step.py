@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from autotune.errors import UserCodeError
 from autotune.measure.batch import versions
 from autotune.measure.device import Device
+from autotune.measure.loader import BatchStream
+from autotune.measure.script import ScriptLoop
 from autotune.measure.step import StepMarks
-
-if TYPE_CHECKING:
-    from autotune.measure.loader import BatchStream
-    from autotune.measure.script import ScriptLoop
 
 LEAST_DIFFERENCE, COUNTED_BATCHES = 0.1, 3
 """Difference in the share of batches without a step that is none, and batches that may be missing by chance."""

@@ -8,24 +8,31 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.config import Config, StepKey
 from autotune.encoding import to_json
 from autotune.errors import ScriptEndsError, UsageError
 from autotune.limits import format_size, percent
 from autotune.machine.host import inspect_host, oom_kills
+from autotune.measure.benchmark import measure
+from autotune.measure.code_probe import look_inside
+from autotune.measure.device import Device, open_device
 from autotune.measure.failures import classify
+from autotune.measure.gradient_noise import measure_noise
+from autotune.measure.loader import begin_anywhere, samples_of_batches
+from autotune.measure.loader_probe import look_at_loader
+from autotune.measure.numerics_probe import check_numerics
+from autotune.measure.profiler_trace import trace_steps
 from autotune.measure.rank_group import ALONE, RankGroup, as_one, share_of
 from autotune.measure.rank_launch import raise_failure
+from autotune.measure.script import ScriptLoop
+from autotune.measure.script_step import ScriptStep
+from autotune.measure.step_probe import open_step
+from autotune.measure.workload_facts import class_of, inspect
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Measurement, Request, ScriptFacts
 from autotune.workload import Workload
-
-if TYPE_CHECKING:
-    from autotune.measure.device import Device
-    from autotune.measure.script import ScriptLoop
-    from autotune.measure.script_step import ScriptStep
 
 FOREIGN_GROWTH = 2**29
 """Bytes that others must have taken of a card; libraries that a session loads late take some hundred megabytes."""
@@ -51,8 +58,6 @@ class Session:
         num_workers: int = 0,
     ) -> None:
         """Take the workload, and how many workers its loader has today."""
-        from autotune.measure.device import open_device
-
         self._script, self._num_workers = script, num_workers
         self._whole, self._workload = workload, workload if script else share_of(workload, group)
         self._group = group
@@ -65,8 +70,6 @@ class Session:
 
     def facts(self) -> dict[str, Any]:
         """Describe the workload and the devices of all ranks."""
-        from autotune.measure.workload_facts import class_of, inspect
-
         facts = inspect(self._whole, self._device, self._group.size)
         others = tuple(uuid for uuid in self._group.gather(facts.device_uuid)[1:] if uuid)
         if self._script is not None:
@@ -94,8 +97,6 @@ class Session:
 
     @cached_property
     def _batch_samples(self) -> int | None:
-        from autotune.measure.loader import samples_of_batches
-
         return samples_of_batches(self._whole, self._num_workers)
 
     def script(self) -> dict[str, Any] | None:
@@ -117,7 +118,7 @@ class Session:
             missing=loaders.missing,
             earlier=loaders.earlier,
             beside=tuple(loaders.beside.items()),
-            told=tuple(run.source.told(loaders.loop, loaders.kept, way, loaders.counted_line)),
+            told=tuple(run.source.told(loaders.loop, loaders.kept, way, None if origins else loaders.own_site.text)),
             holds=way,
             counted=loaders.counted,
         )
@@ -172,9 +173,6 @@ class Session:
         return looks.get(request.part, self._train)(config, request)
 
     def _look_at_loader(self, config: Config, request: Request) -> Attempt:
-        from autotune.measure.loader import begin_anywhere
-        from autotune.measure.loader_probe import look_at_loader
-
         place = begin_anywhere(request.seed or 0)
         trace = look_at_loader(self._workload, config, self._device, request.seconds, place)
         message = f"others took {percent(trace.taken_share)} of the CPUs meanwhile" if trace.taken_share else ""
@@ -186,8 +184,6 @@ class Session:
         return Attempt(outcome=outcome, payload=warm.compute, message="; ".join(warm.disturbances))
 
     def _look_at_losses(self, config: Config, request: Request) -> Attempt:
-        from autotune.measure.numerics_probe import check_numerics
-
         if config.options:
             self._require_options(())  # plain fp32 comes first
         self._drop_step()  # its optimizer needs memory that is wanted here
@@ -196,16 +192,12 @@ class Session:
         return Attempt(outcome=Outcome.OK, payload=check)
 
     def _look_at_gradients(self, config: Config, request: Request) -> Attempt:
-        from autotune.measure.gradient_noise import measure_noise
-
         self._take_options(config)
         self._drop_step()
         noise = measure_noise(self._workload, config, self._device, request.seconds)
         return Attempt(outcome=Outcome.OK, payload=noise)
 
     def _look_inside(self, config: Config, request: Request) -> Attempt:
-        from autotune.measure.code_probe import look_inside
-
         self._take_options(config)
         self._drop_step()  # for its memory, and because the look trains with another optimizer
         anatomy = look_inside(
@@ -214,8 +206,6 @@ class Session:
         return Attempt(outcome=Outcome.OK, payload=anatomy)
 
     def _trace(self, config: Config, request: Request) -> Attempt:
-        from autotune.measure.profiler_trace import trace_steps
-
         trace = trace_steps(self._workload, config, self._open_step(config), self._device, request, self._group)
         self._drop_step()  # the memory that the profiler took would count as that of the next configuration
         return Attempt(outcome=Outcome.OK, payload=trace)
@@ -227,8 +217,6 @@ class Session:
         gc.collect()  # a step holds itself through its optimizer
 
     def _train(self, config: Config, request: Request) -> Attempt:
-        from autotune.measure.benchmark import measure
-
         warm = self._open_step(config)
         measurement = measure(self._workload, config, warm, self._device, request, self._group)
         reason = _reason_against(measurement, inspect_host().for_rank(self._group.size).memory_bytes)
@@ -240,8 +228,6 @@ class Session:
         return Attempt(outcome=outcome, payload=measurement, message="; ".join(notes))
 
     def _open_step(self, config: Config) -> Any:
-        from autotune.measure.step_probe import open_step
-
         if config.step_key != self._key:
             self._take_options(config)
             self._drop_step()
@@ -255,8 +241,6 @@ class Session:
         return self._warm
 
     def _script_step(self, config: Config) -> ScriptStep | None:
-        from autotune.measure.script_step import ScriptStep
-
         return ScriptStep(self._script, self._device, config.amp) if self._script else None
 
     def _take_options(self, config: Config) -> None:

@@ -15,11 +15,11 @@ from autotune.config import Config
 from autotune.errors import UserCodeError
 from autotune.measure.batch import move
 from autotune.measure.device import Device, Mark
+from autotune.measure.loader import BatchStream
 from autotune.measure.rank_group import ALONE, GradientWatch, RankGroup, in_parallel, require_own
 from autotune.workload import Workload
 
 if TYPE_CHECKING:
-    from autotune.measure.loader import BatchStream
     from autotune.measure.script_step import ScriptStep
 
 StepMarks = tuple[Mark, Mark, Mark, Mark, Mark, Mark]

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import fcntl
 import multiprocessing.util
 import os
+import resource
 import signal
 import sys
+import termios
 import warnings
 import weakref
 from contextlib import suppress
@@ -51,9 +54,7 @@ def prepare_session() -> None:
     faulthandler.enable(sys.stderr, all_threads=False)
     size_of = os.get_terminal_size
     os.get_terminal_size = lambda descriptor=1, /: size_of(0 if descriptor in (1, 2) else descriptor)  # they are a file
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
+    with suppress(OSError, ValueError):
         # a crash is an outcome that is expected: it must not fill the user's folder with memory images
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     with suppress(OSError):  # so that out of memory the kernel takes what is measured, and not the tuner or notebook
@@ -125,10 +126,7 @@ def _leave_terminal() -> None:
 
     It stays in the user's session, among whose processes Linux shares the CPUs.
     """
-    with suppress(ImportError, OSError):
-        import fcntl
-        import termios
-
+    with suppress(OSError):
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
         fcntl.ioctl(terminal, termios.TIOCNOTTY)
         os.close(terminal)

@@ -16,12 +16,15 @@ import sys
 from contextlib import nullcontext, suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+import torch
 
 from autotune.config import Config
 from autotune.encoding import from_json, to_json
 from autotune.errors import ScriptEndsError, UsageError, UserCodeError
 from autotune.machine.descendants import MARK, remove_scratch
+from autotune.measure.device import open_device
 from autotune.measure.failures import classify, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import (
@@ -32,15 +35,18 @@ from autotune.measure.rank_launch import (
     raise_failure,
     run_ranks,
 )
+from autotune.measure.script import ScriptLoop
+from autotune.measure.script_losses import first_losses
+from autotune.measure.script_run import ScriptRun
 from autotune.measure.session import Session
 from autotune.measure.subreaper import become_subreaper, end_at_once, end_of, fork, prepare_session
+from autotune.measure.trackers import switch_off
+from autotune.measure.writes import Hold, hold_writes, moved, refuse_large, refuse_present
 from autotune.protocol import Channel
 from autotune.records import Request, ScriptFacts
+from autotune.sites import keep_threads
 from autotune.torch_import import OtherEnvironmentError, require_same_environment, set_variables
 from autotune.workload import ImportedWorkload, PickledWorkload, Script, load
-
-if TYPE_CHECKING:
-    from autotune.measure.writes import Hold
 
 HIGH = (500, 200, 100)
 """First numbers for inherited descriptors, as high as the system allows: code that closes or writes to foreign
@@ -70,8 +76,6 @@ def _serve_sessions(channel: Channel, pickled: list[int]) -> None:
             _serve_session(channel, number, ranks, pickled)
             channel.send(number, {"closed": 0})
             return
-        import torch
-
         torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
         if ranks > 1:
             import_parallel()
@@ -178,8 +182,6 @@ def _load(message: dict[str, Any], group: RankGroup, pickled: list[int], hold: H
     if message["model"] is not None:  # the device comes last: an imported module may say which are visible
         workload = load(ImportedWorkload(model=message["model"], dataset=message["dataset"], path=path))
         return Session(workload, message["device"], group, num_workers=config.num_workers)
-    from autotune.measure.device import open_device
-
     device = open_device(message["device"], group)
     blob = mmap.mmap(pickled[0], 0, access=mmap.ACCESS_READ)
     source = PickledWorkload(blob=blob, path=path, settings=message["settings"])
@@ -187,11 +189,6 @@ def _load(message: dict[str, Any], group: RankGroup, pickled: list[int], hold: H
 
 
 def _load_script(message: dict[str, Any], group: RankGroup, hold: Hold | None) -> Session:
-    from autotune.measure.script import ScriptLoop
-    from autotune.measure.script_run import ScriptRun
-    from autotune.measure.writes import refuse_present
-    from autotune.sites import keep_threads
-
     given = message["script"]
     known = given["known"] and from_json(ScriptFacts, given["known"])
     loop = ScriptLoop(ScriptRun(_script_of(given), hold, group=group), known, given["patience"])
@@ -215,9 +212,6 @@ def _script_of(given: dict[str, Any]) -> Script:
 
 
 def _losses(message: dict[str, Any], group: RankGroup, hold: Hold | None) -> list[float]:
-    from autotune.measure.script_losses import first_losses
-    from autotune.measure.writes import refuse_large
-
     given, config = message["script"], Config.from_document(message["config"])
     known = given["known"] and from_json(ScriptFacts, given["known"])
     if hold is not None:
@@ -233,9 +227,6 @@ def _raise(told: str) -> NoReturn:
 
 
 def _held(given: dict[str, Any]) -> Hold | None:
-    from autotune.measure.trackers import switch_off
-    from autotune.measure.writes import hold_writes, moved
-
     scratch = os.environ[MARK]
     if not given["allow_uploads"]:
         switch_off(scratch)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -227,8 +228,6 @@ def _needs_driver_helper() -> bool:
 
 def _limit_copies(scratch: str) -> None:
     """Have the kernel refuse files that would fill the disk; it copies a file when a C library opens it for writing."""
-    import resource
-
     space = os.statvfs(scratch)
     most = max(LARGE, space.f_bavail * space.f_frsize // 2)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

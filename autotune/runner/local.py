@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -502,20 +501,14 @@ class Usage(NamedTuple):
 
 def cpu_usage() -> dict[int, Usage]:
     """Return the CPU time of every visible process, by its number."""
-    found: dict[int, Usage] = {}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            times = process.cpu_times()
-            found[process.pid] = Usage(process.name(), times.user + times.system)
-    return found
+    seen = (each.info for each in psutil.process_iter(["pid", "name", "cpu_times"]))
+    return {each["pid"]: Usage(each["name"], sum(each["cpu_times"][:2])) for each in seen if each["cpu_times"]}
 
 
 def own_processes() -> set[int]:
     """Return the numbers of this process and of all that it has started."""
     this = psutil.Process()
-    with suppress(psutil.Error):
-        return {this.pid, *(child.pid for child in this.children(recursive=True))}
-    return {this.pid}
+    return {this.pid, *(child.pid for child in this.children(recursive=True))}
 
 
 def busiest(

@@ -5,7 +5,6 @@ A reading takes some 0.2 ms, which is 0.04 % of one of the CPUs that are being t
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -14,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from autotune.limits import format_size
-from autotune.machine.host import MemoryMeter, oom_kills, read_fields
+from autotune.machine.host import MemoryMeter, oom_kills, read_fields, shared_memory
 from autotune.machine.postmortem import lost_batch
 from autotune.outcome import Outcome
 
@@ -51,7 +50,7 @@ class Watchdog:
         self._begin = self._meter.available()
         # a machine that had next to nothing left before is not disturbed by what takes little of it
         self._reserve = min(RESERVE_SHARE * self._meter.total, LARGEST_RESERVE, self._begin / 2)
-        self._shared = _shared_memory_used()
+        _, self._shared, _ = shared_memory()
         self._due = 0.0
 
     def reason_to_end(self) -> tuple[Outcome, str] | None:
@@ -84,8 +83,8 @@ class Watchdog:
 
     def _own(self) -> int:
         """Return the unreclaimable bytes of the processes, and the bytes left in shared memory."""
-        shared = max(0, _shared_memory_used() - self._shared)
-        return shared + sum(_proportional_bytes(process) for process in self._processes())
+        _, shared, _ = shared_memory()
+        return max(0, shared - self._shared) + sum(_proportional_bytes(process) for process in self._processes())
 
 
 class LostBatch:
@@ -110,16 +109,8 @@ class LostBatch:
 
 def is_shared_memory_full() -> bool:
     """Return whether /dev/shm has no room for another batch; false where there is none."""
-    with suppress(OSError):
-        disk = shutil.disk_usage("/dev/shm")
-        return disk.free < FULL * disk.total
-    return False
-
-
-def _shared_memory_used() -> int:
-    with suppress(OSError):
-        return shutil.disk_usage("/dev/shm").used
-    return 0
+    total, _, free = shared_memory()
+    return free < FULL * total
 
 
 def _proportional_bytes(process: psutil.Process) -> int:
