@@ -20,6 +20,7 @@ from autotune.configfile import CONFIG
 from autotune.errors import UsageError
 from autotune.existing_loader import read_loader
 from autotune.exports.transformers import OF_TRAINER, OPTIONS, training_arguments
+from autotune.integrations.accelerate import PRECISION
 from autotune.integrations.dataloader import (
     log_nothing,
     require,
@@ -29,7 +30,6 @@ from autotune.integrations.dataloader import (
 )
 from autotune.output import Output
 from autotune.report.result import Result
-from autotune.settings import Amp
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -40,7 +40,6 @@ DECISIVE = (
     *("torch_compile_mode", "train_sampling_strategy", "remove_unused_columns"),
 )
 """Arguments that change the step or its data, and are no knobs."""
-PRECISION: dict[str, Amp] = {"no": "off", "bf16": "bf16", "fp16": "fp16"}
 STEPS = 1000
 """How many steps a training is said to have that counts epochs."""
 RENAMED = {

@@ -20,7 +20,7 @@ from autotune.search.forecast import Forecast
 from autotune.search.known import Known
 from autotune.search.observations import GAIN
 from autotune.search.plan import LOOK_SECONDS, Plan
-from autotune.search.probe_plan import NUMERICS_SECONDS, next_probe, untried_precision
+from autotune.search.probe_plan import NUMERICS_SECONDS, next_probe
 from autotune.search.run import ALONE, FIRST, INTERRUPTED_SECONDS, SECOND, End, Ending, Run, Stop
 from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
 
@@ -294,7 +294,7 @@ class Agenda:
             since = run.spent if run.looking is None else run.looking
             is_over = run.spent > since + share * (run.budget - since)
         else:
-            wanted = lost or self.untried_precision or space.options
+            wanted = lost or self.known.untried_precision or space.options
             is_over = not (stop.ending is Ending.COMPLETE and wanted and self.has_time)
         if is_over or run.left < LOOK_SECONDS + self.plan.base_round:
             return None
@@ -392,11 +392,6 @@ class Agenda:
     @property
     def _time_limit(self) -> float:
         return max(0.0, self.left) + SHARE_GRACE
-
-    @property
-    def untried_precision(self) -> str | None:
-        """An untried half precision that is allowed and may be faster."""
-        return untried_precision(self.known.observations, self.known.setup.space)
 
     @property
     def plan(self) -> Plan:
@@ -583,7 +578,7 @@ class Agenda:
         if stop.ending is Ending.INTERRUPTED:
             return ""
         longer, found = self._longer_budget, self.confirmation
-        if amp := self.untried_precision:
+        if amp := self.known.untried_precision:
             needs_memory = self.known.observations.halvings(amp)
             return f"memory to compare {amp} with fp32" if needs_memory else f"time to try {amp} (--budget {longer})"
         if stop.ending is Ending.COMPLETE and not self.known.rivals and not self.rounds:

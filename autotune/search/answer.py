@@ -38,7 +38,6 @@ from autotune.search.landscape import landscape_of
 from autotune.search.observations import GAIN
 from autotune.search.option_looks import tried_options
 from autotune.search.predict import loader_model
-from autotune.search.probe_plan import untried_precision
 from autotune.search.run import Ending
 from autotune.stats import Interval
 
@@ -63,7 +62,7 @@ def answer(known: Known) -> Result:
     assert searched
     run, ending = end.run, end.run.stop.ending
     confirmation, confirmed = known.confirmation(run.proof), known.confirmed()
-    is_complete = ending is Ending.COMPLETE and not untried_precision(observations, space)
+    is_complete = ending is Ending.COMPLETE and not known.untried_precision
     alone = known.quiet_baselines or [searched]
     before = confirmation.baseline if confirmation else standing_of(observations.baseline.config, alone)
     before = with_pauses(before, known.measured)

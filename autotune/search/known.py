@@ -125,8 +125,12 @@ class Known:
 
     @cached_property
     def _was_looked_at(self) -> bool:
-        observations, space = self.observations, self.setup.space
-        return next_probe(observations, space) is None and untried_precision(observations, space) is None
+        return next_probe(self.observations, self.setup.space) is None and self.untried_precision is None
+
+    @property
+    def untried_precision(self) -> str | None:
+        """An untried half precision that is allowed and may be faster."""
+        return untried_precision(self.observations, self.setup.space)
 
     @property
     def leaves_nothing(self) -> bool:

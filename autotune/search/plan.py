@@ -62,18 +62,14 @@ class Plan:
             again = min(1.0, max(self.window, least) / epoch) * 1.5 * epoch
         return max(0.0, least - self.window) + again
 
-    def round(self, config: Config, rate: float) -> float:
-        """Return the seconds of a round of the baseline and one finalist, each in a fresh process."""
-        return self.fresh(self.base_seconds) + self.fresh(self.trial(config, rate))
-
     def fresh(self, seconds: float) -> float:
         """Return the seconds of a measurement in a fresh process, by those in an open one."""
         return max(LEAST_OPENING, self.opening) + seconds
 
     @property
     def base_round(self) -> float:
-        """Seconds of a round of a finalist that takes as long as the baseline."""
-        return self.round(self.base, self.base_rate)
+        """Seconds of a round of the baseline and a finalist that takes as long, each in a fresh process."""
+        return self.fresh(self.base_seconds) + self.fresh(self.trial(self.base, self.base_rate))
 
     @property
     def looks(self) -> float:

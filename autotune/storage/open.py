@@ -101,8 +101,12 @@ class StudyStorage:
             if self._for_one_run and isinstance(error, OSError):
                 self._begin_anew(error, sampler)
                 return self
-            named = self.location if self._for_one_run else f"--storage {self.location}"
-            raise StorageError(f"{named}: cannot be opened: {self._reason(error)}{self._remedy}") from error
+            named, remedy = f"--storage {self.location}", "; move it away, or name another file"
+            if self._for_one_run:
+                named, remedy = self.location, f"{remedy} with --output or --storage"
+            elif "://" in self.location:
+                remedy = ""
+            raise StorageError(f"{named}: cannot be opened: {self._reason(error)}{remedy}") from error
         for note in notes:
             self._messages.note(note)
         if self._path is not None and any(trial.measurement for trial in found):
@@ -336,12 +340,6 @@ class StudyStorage:
         if isinstance(error, (KeyError, AttributeError, TypeError, AssertionError, RecursionError, IndexError)):
             text = f"it is damaged ({type(error).__name__}: {error})"
         return " ".join(text.split())[:300]
-
-    @property
-    def _remedy(self) -> str:
-        if self._for_one_run:
-            return "; move it away, or name another file with --output or --storage"
-        return "" if "://" in self.location else "; move it away, or name another file"
 
 
 def is_ours(name: str) -> bool:

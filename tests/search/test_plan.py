@@ -52,7 +52,7 @@ def test_no_trial_is_planned_shorter_than_the_baselines_and_none_is_longer_for_a
     planned = PLAN.trial(config, rate)
     assert planned >= PLAN.base_seconds
     assert replace(PLAN, epoch_samples=None).trial(config, rate) <= planned
-    assert PLAN.round(config, rate) >= PLAN.base_round
+    assert PLAN.fresh(PLAN.base_seconds) + PLAN.fresh(planned) >= PLAN.base_round
 
 
 def test_epochs_of_a_few_batches_make_rounds_dear() -> None:
