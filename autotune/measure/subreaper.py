@@ -117,8 +117,7 @@ def tell_of_parents_death(number: signal.Signals) -> None:
 
 
 def _control(option: int, value: int) -> None:
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(option, value)
+    ctypes.CDLL(None).prctl(option, value)
 
 
 def _leave_terminal() -> None:
