@@ -276,8 +276,13 @@ class Confirmation:
 
         ``None`` below three rounds.
         """
-        alpha = alpha_of(self.entry(config).number)
-        return sequential_interval(*self._pairs(config), alpha, self.planned or MAX_ROUNDS)
+        rates, others = self._pairs(config)
+        found = self._tested(config, rates, others)
+        inverse = self._tested(config, others, rates) if self.margin is not None else None
+        return (found[0], min(found[1], 1 / inverse[0])) if found and inverse and inverse[0] else found
+
+    def _tested(self, config: Config, rates: Sequence[float], others: Sequence[float]) -> Interval | None:
+        return sequential_interval(rates, others, alpha_of(self.entry(config).number), self.planned or MAX_ROUNDS)
 
     def is_likely(self, config: Config) -> bool:
         """Return whether a finalist is faster by odds of 20 to 1, in three rounds or more that nobody disturbed."""
@@ -329,11 +334,9 @@ class Confirmation:
         (low, high), ratio = self.interval(config) or (0.0, math.inf), self.speedup(config)
         if self.margin:
             return "slower" if high < 1 - self.margin else "not slower" if low > 1 - self.margin else None
-        rates, others = self._pairs(config)
-        alpha, planned = alpha_of(self.entry(config).number), self.planned or MAX_ROUNDS
         if self.is_proven(config):
             return "faster"
-        if shows_gain(sequential_interval(others, rates, alpha, planned)) and ratio * CLAIM <= 1:
+        if high <= 1 and ratio * CLAIM <= 1:
             return "slower"
         is_small = low >= 1 / NEGLIGIBLE and high <= NEGLIGIBLE and 1 / CLAIM < ratio < CLAIM
         return "no difference" if is_small else None

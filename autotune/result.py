@@ -313,6 +313,11 @@ class Comparison:
     seconds: float = 0.0
     """Wall time of everything."""
 
+    @property
+    def sides(self) -> dict[str, SideResult]:
+        """Both sides by their letters."""
+        return {"a": self.a, "b": self.b}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:

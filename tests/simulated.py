@@ -21,9 +21,9 @@ from autotune.probes import FirstLosses, GradientNoise, NumericsCheck
 from autotune.proof import Proof, follow
 from autotune.records import Attempt, Conditions, Measurement, Request, Runner, StepTime, Trial, WorkloadFacts
 from autotune.search.agenda import Prove, Settle
+from autotune.search.run import Stop
 from autotune.search.setup import Setup
 from autotune.search.space import Space, build_space
-from autotune.search.stopping import Stop
 from autotune.search.study import TuningStudy
 from autotune.search.tuner import Tuner
 from autotune.settings import parse_knobs

@@ -179,6 +179,8 @@ def test_two_states_of_a_script_are_compared(
     assert found["ratio"] == pytest.approx(float(before) / float(after), rel=0.15)
     assert found["a"]["samples_per_second"] < 8 / float(before)
     assert found["a"]["losses"] == found["b"]["losses"]
+    assert found["b"]["config"]["dataloader"]["batch_size"] == 8
+    assert {each["side"] for each in found["history"]} == {"a", "b"}
     assert said.err.count("the first that trains") == 1
     assert [path.name for path in folder.iterdir()] == ["train.py"]
 

@@ -58,8 +58,6 @@ OF_NET = "iterator_train__"
 """Beginning of the names of a loader's settings as arguments of skorch's nets."""
 _PLAIN = {name: value for name, value in DEFAULTS.items() if name != "batch_size"}
 """Settings of a loader where none were measured; a batch size is not assumed."""
-BATCH_SIZES = ("batch_size", "per_device_train_batch_size")
-"""Names of the batch size, of which others than the present one stay."""
 BY_OPTION = "comes from the command line"
 """Words of remarks on settings that an option gives."""
 MOST_STEPS = 4
@@ -381,13 +379,13 @@ class _File:
         for name, value in settings.items():
             given = args.get(name)
             if given is None and value != wanted.before.get(name):
-                new[name] = _with_workers(name, value, elsewhere if name in needs_workers else None)
+                new[name] = _with_workers(value, elsewhere if name in needs_workers else None)
             elif given is not None and (literal := literals[name]) is _UNKNOWN:
                 if value != wanted.before.get(name):
                     yield f"{wanted.place}: {self._origin(name, given.value, value, wanted)}"
             elif given is not None and literal != value:
                 present = wanted.before.get(name, literal)
-                if name in BATCH_SIZES and literal != present:
+                if name in ("batch_size", OF_TRAINER["batch_size"]) and literal != present:
                     yield f"{wanted.place}: {name}={literal} stays: {present} was measured"
                 else:
                     values[given] = _expression(value)
@@ -519,7 +517,7 @@ def _with_arguments(
     return found.with_changes(args=[*args, *added])
 
 
-def _with_workers(name: str, value: Any, workers: cst.BaseExpression | None) -> cst.BaseExpression:
+def _with_workers(value: Any, workers: cst.BaseExpression | None) -> cst.BaseExpression:
     """Return the expression of a value; of one that needs workers, where an expression says how many there are."""
     if workers is None:
         return _expression(value)

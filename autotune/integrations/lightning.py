@@ -239,10 +239,6 @@ class StandInTrainer:
     """
 
     max_epochs: Any
-    max_steps: Any
-    limit_train_batches: Any
-    accumulate_grad_batches: Any
-    default_root_dir: Any
 
     def __init__(self, trainer: Any, base: type) -> None:
         """Take the facts of a trainer; ``base`` is the ``LightningModule`` of its package."""

@@ -19,7 +19,7 @@ from autotune.config import Config
 from autotune.configfile import CONFIG
 from autotune.errors import UsageError
 from autotune.existing_loader import read_loader
-from autotune.exports.transformers import OF_TRAINER, training_arguments
+from autotune.exports.transformers import OF_TRAINER, OPTIONS, training_arguments
 from autotune.integrations.dataloader import (
     log_nothing,
     require,
@@ -34,18 +34,6 @@ from autotune.settings import Amp
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-SET = (
-    *("gradient_accumulation_steps", "bf16", "fp16"),
-    *OF_TRAINER.values(),
-)
-"""What a configuration always sets; the rest only where its option was explored."""
-CHANGED_BY = {
-    "tf32": ("tf32",),
-    "fused_optimizer": ("optim",),
-    "checkpointing": ("gradient_checkpointing", "gradient_checkpointing_kwargs"),
-    "compile": ("torch_compile",),
-}
-"""Arguments that an option sets."""
 DECISIVE = (
     *("optim", "optim_args", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "label_smoothing_factor"),
     *("gradient_checkpointing", "gradient_checkpointing_kwargs", "tf32", "torch_compile", "torch_compile_backend"),
@@ -121,14 +109,18 @@ def updated(arguments: TrainingArguments, config: Config) -> TrainingArguments:
     Warns (``UserWarning``) of options that have no argument.
     """
     exported = training_arguments(config)
-    changes = {name: exported[name] for name in SET}
+    always = ("gradient_accumulation_steps", "bf16", "fp16", *OF_TRAINER.values())
+    changes = {name: exported[name] for name in always}  # the rest only where its option was explored
     known = {field.name for field in dataclasses.fields(arguments)}
     is_adamw = str(getattr(arguments.optim, "value", arguments.optim)) in ("adamw_torch", "adamw_torch_fused")
-    for option, names in CHANGED_BY.items():
-        if option in config.options and (option != "fused_optimizer" or is_adamw):
-            changes |= {RENAMED[name] if RENAMED.get(name) in known else name: exported[name] for name in names}
-    others = [option for option in config.options if option not in CHANGED_BY]
-    others += ["fused_optimizer"] if "fused_optimizer" in config.options and not is_adamw else []
+    for option in config.options:
+        given = OPTIONS.get(option, {})
+        changes |= {RENAMED[name] if RENAMED.get(name) in known else name: value for name, value in given.items()}
+    others = [option for option in config.options if option not in (*OPTIONS, "fused_optimizer")]
+    if "fused_optimizer" in config.options and is_adamw:
+        changes["optim"] = exported["optim"]
+    elif "fused_optimizer" in config.options:
+        others.append("fused_optimizer")
     if others:
         warnings.warn(f"TrainingArguments have nothing for {', '.join(others)}: apply it yourself", stacklevel=2)
     if arguments.device.type == "cpu":

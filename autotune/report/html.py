@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).with_name("page")
 TONES = {Verdict.FASTER: "gain", Verdict.NO_GAIN: "same", Verdict.UNDECIDED: "open"}
-MOST_COLUMNS = 4
-"""Figures in a row under the heading."""
 SHOWN = {
     "number": "trial",
     "kind": "kind",
@@ -91,14 +89,6 @@ class _Use(NamedTuple):
     """Command that converts it for another tool."""
 
 
-class _Cell(NamedTuple):
-    """One cell of the table of trials; ``key`` sorts numbers."""
-
-    text: str
-    key: float | str | None = None
-    is_number: bool = False
-
-
 def html_report(study: StudyRecord) -> str:
     """Return a study as the text of an HTML file; without the chart library it has all but the charts."""
     charts = _figures(study)
@@ -109,7 +99,7 @@ def html_report(study: StudyRecord) -> str:
         _environment()
         .get_template("page.html")
         .render(
-            **_content(study, charts),
+            **_content(study),
             **{name: Markup(text) for name, text in scripts.items()},
             style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
             generator=Markup(GENERATOR),
@@ -133,7 +123,7 @@ def html_summary(result: Answer) -> str:
 def _environment() -> Environment:
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
     environment.finalize = lambda value: printable(value) if type(value) is str else value  # Markup is our own
-    environment.globals |= {"cause_text": cause_text, "sentence": sentence}
+    environment.globals |= {"cause_text": cause_text, "config_text": config_text, "sentence": sentence}
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment
 
@@ -161,10 +151,10 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _content(study: StudyRecord, charts: Mapping[str, Any]) -> dict[str, Any]:
-    result, missing = study.result, missing_for_charts()
+def _content(study: StudyRecord) -> dict[str, Any]:
+    result = study.result
     content: dict[str, Any] = {
-        "missing": missing,
+        "missing": missing_for_charts(),
         "comparison": None,
         "findings": (),
         "notes": (),
@@ -176,18 +166,8 @@ def _content(study: StudyRecord, charts: Mapping[str, Any]) -> dict[str, Any]:
         "machine": _machine(study),
         **(_unfinished(study) if result is None else _finished(result, study)),
     }
-    sections = (
-        ("comparison", "Before and after", content["comparison"]),
-        ("findings", "What limits it", content["findings"] or content["notes"]),
-        ("use", "Use it", content["config"]),
-        ("evidence", "Evidence", charts or missing),
-        ("failures", "Failures", content["failures"]),
-        ("trials", "Trials", True),
-        ("machine", "Machine", True),
-    )
     tiles = len(content["tiles"])
-    content["columns"] = math.ceil(tiles / math.ceil(tiles / MOST_COLUMNS))
-    content["sections"] = [{"name": name, "title": title} for name, title, is_shown in sections if is_shown]
+    content["columns"] = math.ceil(tiles / math.ceil(tiles / 4))  # four in a row at most
     return content
 
 
@@ -199,7 +179,7 @@ def _finished(result: Answer, study: StudyRecord) -> dict[str, Any]:
         "tone": TONES[result.verdict],
         "subject": f"{result.facts.model_name} on {result.facts.dataset_name} · {result.facts.device_name}",
         "tiles": list(_tiles(result)),
-        "comparison": _comparison(result),
+        "comparison": before_after(result),
         "findings": result.findings,
         "notes": list(_notes(result, study)),
         "config": document_text(Path(study.path), json.loads(json.dumps(result.config.to_document()))),
@@ -308,28 +288,13 @@ def _long(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else format_duration(seconds)
 
 
-def _comparison(result: Answer) -> dict[str, Any]:
-    columns, rows = before_after(result)
-    title = "Before and after" if len(columns) > 1 else "Your configuration"
-    changed = [{**row._asdict(), "changes": row.is_setting and len(set(row.cells)) > 1} for row in rows]
-    return {"title": title, "columns": columns, "rows": changed}
-
-
-def _failures(history: Sequence[Trial]) -> list[dict[str, Any]]:
+def _failures(history: Sequence[Trial]) -> list[tuple[tuple[str, str], list[Trial]]]:
+    """Return the failed trials by outcome and message, those that many share first."""
     alike: dict[tuple[str, str], list[Trial]] = {}
     for trial in history:
         if trial.rate is None:
             alike.setdefault((str(trial.outcome), " ".join(trial.attempt.message.split())), []).append(trial)
-    return [
-        {
-            "outcome": outcome,
-            "message": message,
-            "count": "once" if len(trials) == 1 else f"{len(trials)} times",
-            "configurations": [f"trial {trial.number}: {config_text(trial.config)}" for trial in trials],
-            "details": next((trial.attempt.details.strip() for trial in trials if trial.attempt.details.strip()), ""),
-        }
-        for (outcome, message), trials in sorted(alike.items(), key=lambda item: -len(item[1]))
-    ]
+    return sorted(alike.items(), key=lambda item: -len(item[1]))
 
 
 def _table(history: Sequence[Trial]) -> dict[str, Any]:
@@ -346,19 +311,20 @@ def _is_number(name: str) -> bool:
     return bool(COLUMNS[name].unit) or name == "number"
 
 
-def _cell(name: str, row: Mapping[str, Any]) -> _Cell:
+def _cell(name: str, row: Mapping[str, Any]) -> tuple[str, float | str | None]:
+    """Return the text of a cell, and the key by which numbers are sorted."""
     value = row[name]
     if isinstance(value, bool):
-        return _Cell("yes" if value else "no")
+        return "yes" if value else "no", None
     if not _is_number(name):
-        return _Cell("" if value is None else str(value))
+        return "" if value is None else str(value), None
     if value is None:
-        return _Cell("", "", is_number=True)
+        return "", ""
     if name == "peak_memory_bytes":
         value = value / 2**30
     if name == "data_wait_seconds":
         value = 100 * value / row["step_seconds"] if row["step_seconds"] else 0.0
-    return _Cell(f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:.3g}", value, is_number=True)
+    return f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:.3g}", value
 
 
 def _machine(study: StudyRecord) -> list[tuple[str, str]]:

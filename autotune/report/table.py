@@ -177,7 +177,7 @@ def _is_table(path: Path) -> bool:
     """Return whether a file is a table of trials, also of a release with fewer columns."""
     if path.suffix == ".csv":
         with path.open("rb") as file:
-            names = file.readline(HEADER).decode(errors="replace").rstrip().split(",")
+            names = file.readline(2**14).decode(errors="replace").rstrip().split(",")
     else:
         try:
             from pyarrow import ArrowInvalid
@@ -189,6 +189,4 @@ def _is_table(path: Path) -> bool:
     return names[:3] == list(COLUMNS)[:3] and COLUMNS.keys() >= set(names)
 
 
-HEADER = 2**14
-"""Most bytes of the first line of a CSV file."""
 TABLE = Kind("table of trials", _is_table)

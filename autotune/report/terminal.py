@@ -74,8 +74,6 @@ _PHASES = {
     "search": "searching",
     "confirm": "confirming",
 }
-REMARK = (0, 0, 0, 32)
-"""Padding of a trial's remark, below its configuration."""
 INDENT = (0, 0, 0, 3)
 """Padding below a numbered line: top, right, bottom, left."""
 FRAMES_PER_SECOND = 4
@@ -93,11 +91,6 @@ def trial_line(trial: Trial, baseline_rate: float | None) -> Text:
         line.append(f"{label:<8}", style="green" if is_ok else "yellow")
         line.append(f" {rate_text(trial.rate):>8}/s {_ratio_text(trial.rate, baseline_rate):>6} ")
     return line.append(f" {config_text(trial.config)}")
-
-
-def trial_remark(trial: Trial) -> str:
-    """Return a trial's message on one line; empty without one."""
-    return _on_one_line(trial.attempt.message)
 
 
 def probe_line(probe: Probe) -> Text:
@@ -298,7 +291,7 @@ def comparison_text(found: Comparison) -> str:
             format_size(side.peak_memory_bytes),
             f"{side.losses[0]:.4g} → {side.losses[-1]:.4g}" if side.losses else "",
         )
-        for letter, side in (("a", found.a), ("b", found.b))
+        for letter, side in found.sides.items()
     ]
     memory = found.b.peak_memory_bytes / max(1, found.a.peak_memory_bytes)
     rows.append(("b / a", f"**{found.ratio:.3f}** ({ends[0]:.3f} to {ends[1]:.3f})", f"{memory:.2f}", ""))
@@ -418,7 +411,8 @@ class PlainProgress:
         if progress.looked:
             self._console.print(probe_line(progress.looked), soft_wrap=True)
         if progress.finished:
-            line, remark = trial_line(progress.finished, progress.baseline_rate), trial_remark(progress.finished)
+            line = trial_line(progress.finished, progress.baseline_rate)
+            remark = _on_one_line(progress.finished.attempt.message)
             self._console.print(line.append(f": {remark}" if remark else "", style="dim"), soft_wrap=True)
 
 
@@ -458,8 +452,8 @@ class LiveProgress:
             self._number = trial.number + 1
             self._last_rate = trial.rate
             self._console.print(trial_line(trial, progress.baseline_rate), no_wrap=True, overflow="ellipsis")
-            if remark := trial_remark(trial):
-                self._console.print(Padding(Text(remark, style="dim"), REMARK))
+            if remark := _on_one_line(trial.attempt.message):
+                self._console.print(Padding(Text(remark, style="dim"), (0, 0, 0, 32)))  # below its configuration
 
     def render(self) -> RenderableType:
         """Return the foot of the terminal now; the time left counts down by the clock."""

@@ -40,8 +40,6 @@ TIME_PARTS = {
     "restart": "starting epochs",
 }
 """The parts of the time of training, in order, and their names."""
-LINE_ENDS = ("Zl", "Zp")
-"""Unicode categories of line ends besides those that begin with C: controls, marks and unassigned characters."""
 LEAST_CHANGE = 10 * 2**20
 """Changes of memory below so many bytes are not worth a word."""
 LEAST_TIMES = 1.2
@@ -103,18 +101,18 @@ def before_after(result: Answer) -> SideBySide:
 def one_configuration(config: Config, measurement: Measurement) -> SideBySide:
     """Return one configuration with the rate of its step on a batch in memory."""
     rate = rate_with_interval(measurement.samples_per_second, measurement.ci95)
-    columns, rows = _side_by_side({"your configuration": (config, measurement)}, (rate,))
-    index = next(place for place, row in enumerate(rows) if row.name == RATE) + 1
     ready = Row("with data ready", (rate_text(measurement.ceiling_samples_per_second),))
-    return SideBySide(columns, (*rows[:index], ready, *rows[index:]))
+    return _side_by_side({"your configuration": (config, measurement)}, (rate,), ready)
 
 
-def _side_by_side(columns: Mapping[str, tuple[Config, Measurement]], rates: tuple[str, ...]) -> SideBySide:
+def _side_by_side(
+    columns: Mapping[str, tuple[Config, Measurement]], rates: tuple[str, ...], *further: Row
+) -> SideBySide:
     configs, measurements = zip(*columns.values(), strict=True)
     parts = [time_parts(each) for each in measurements]
     totals = [sum(each.values()) for each in parts]
     rows = [Row(name, cells, is_setting=True) for name, cells in _settings_rows(configs).items()]
-    rows.append(Row(RATE, rates))
+    rows += [Row(RATE, rates), *further]
     rows.extend(Row(name, cells) for name, cells in _measured_rows(measurements).items())
     for part, heading in TIME_PARTS.items():
         shares = tuple(each[part] / total if total else 0.0 for each, total in zip(parts, totals, strict=True))
@@ -225,7 +223,6 @@ def other_steps_text(result: Answer) -> str:
 
 
 def _own_gain(result: Answer) -> float:
-    """Return the most that the answer's step would gain from a perfect data loader, as a share."""
     is_alone = result.facts.device == "cpu" and not result.config.num_workers
     return result.measurement.gain_of_loader(is_alone=is_alone)
 
@@ -245,9 +242,9 @@ def outcomes_text(history: Sequence[Trial]) -> str:
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]) or "none"
 
 
-def counted(count: int, noun: str, several: str | None = None) -> str:
+def counted(count: int, noun: str) -> str:
     """Return a number and its noun."""
-    return f"{count} {noun}" if count == 1 else f"{count} {several or noun + 's'}"
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def config_text(config: Config) -> str:
@@ -440,8 +437,8 @@ def printable(text: str) -> str:
 
 
 def _written_out(character: str) -> str:
-    category = unicodedata.category(character)
-    if character in "\n\t" or not (category.startswith("C") or category in LINE_ENDS):
+    category = unicodedata.category(character)  # C: controls, marks, unassigned; Zl and Zp: line ends
+    if character in "\n\t" or not (category.startswith("C") or category in ("Zl", "Zp")):
         return character
     return character.encode("unicode_escape").decode("ascii")
 

@@ -21,8 +21,7 @@ from autotune.search.known import Known
 from autotune.search.observations import GAIN
 from autotune.search.plan import LOOK_SECONDS, Plan
 from autotune.search.probe_plan import NUMERICS_SECONDS, next_probe, untried_precision
-from autotune.search.run import ALONE, FIRST, INTERRUPTED_SECONDS, SECOND, End, Run
-from autotune.search.stopping import Ending, Stop, reason_to_stop
+from autotune.search.run import ALONE, FIRST, INTERRUPTED_SECONDS, SECOND, End, Ending, Run, Stop
 from autotune.stats import LEAST_ROUNDS, MAX_ROUNDS
 
 CONFIRM_SHARE, CONFIRM_ROUNDS = 0.4, 12
@@ -248,9 +247,8 @@ class Agenda:
 
     def _proof(self, stop: Stop) -> Prove | Stop:
         is_proven = self.proven == len(self.known.trials) and not self._others_are_left
-        return stop if is_proven or self.known.is_settled else self._prove(stop)
-
-    def _prove(self, stop: Stop) -> Prove:
+        if is_proven or self.known.is_settled:
+            return stop
         known, is_short, left = self.known, self.run.is_interrupted, self.run.proof_left()
         finalists, entering, baselines = self.finalists(left)
         compared = (trial.config for trial in known.compared() if trial.entry is not None)
@@ -338,7 +336,7 @@ class Agenda:
             return Stop(Ending.COMPLETE, f"no setting that may vary gains {percent(NOTHING_LEFT)}")
         if self.run.is_exhausted:
             return Stop(Ending.COMPLETE, "the sampler has nothing new to propose")
-        if reason := None if known.candidate else reason_to_stop(known.forecast):
+        if reason := None if known.candidate else known.forecast.reason_to_stop:
             return Stop(Ending.COMPLETE, reason)
         return None if self.has_time else Stop(Ending.BUDGET, "the budget is spent")
 

@@ -39,7 +39,7 @@ from autotune.search.observations import GAIN
 from autotune.search.option_looks import tried_options
 from autotune.search.predict import loader_model
 from autotune.search.probe_plan import untried_precision
-from autotune.search.stopping import Ending
+from autotune.search.run import Ending
 from autotune.stats import Interval
 
 LEAST_SAID = 0.01
@@ -154,7 +154,6 @@ def _decided(
 ) -> tuple[Standing, dict[str, Any]]:
     """Return the standing of the answer, and the fields of a result that a proof decides."""
     assert known.end
-    assert known.baseline.measurement
     verdict, chosen, most_gain = _decide(confirmation, remaining, bound, known.is_contradicted)
     uneven = shown_uneven(_compared(confirmation, before, verdict), known.history)
     if uneven is not None:
@@ -167,7 +166,6 @@ def _decided(
         speedup, interval = confirmation.speedup(chosen), confirmation.interval(chosen)
     likeliest = confirmation.answer if confirmation else None
     is_bounded = verdict is Verdict.NO_GAIN and bound is not None and bound < NOTHING_LEFT
-    seen, disturbed = known.baseline.measurement, known.observations.disturbed_steps
     return after, {
         "config": _resolved(after.config, known.setup.facts),
         "baseline": _resolved(before.config, known.setup.facts),
@@ -188,7 +186,7 @@ def _decided(
         "findings": find(_evidence(after, known)),
         "finalists": confirmation.found if confirmation else (),
         "remaining_gain": bound if is_bounded else max(0.0, known.forecast.highest_limit / after.rate - 1),
-        "landscape": landscape_of(known.setup, known.forecast, seen, after.config, disturbed),
+        "landscape": landscape_of(known.forecast, after.config),
         "notes": (
             *(on_uneven_workers(uneven) if uneven else ()),
             *_notes(confirmation, confirmed, after, before, known),
@@ -337,8 +335,8 @@ def _notes(
 
 def _left_out(known: Known) -> Iterator[str]:
     distrusted = (known.observations.distrust(amp) for amp in known.setup.space.allowed["amp"])
-    reasons = [*filter(None, distrusted), *known.forecast.doubts, *_refused(known)]
-    yield from (f"{why}: left out" for why in reasons)
+    failures = (f"loader workers: {failure}" for failure in known.observations.worker_failures[-1:])
+    yield from (f"{why}: left out" for why in (*filter(None, distrusted), *failures, *_refused(known)))
 
 
 def _refused(known: Known) -> Iterator[str]:

@@ -97,26 +97,23 @@ class Fitting:
 
     def _peaks(self) -> Iterator[tuple[str, Config, int, int]]:
         memory_limit = self._observations.host.memory_bytes
-        looks = ((probe.config, probe.attempt.compute) for probe in self._observations.step_probes)
-        for config, look in ((config, look) for config, look in looks if look):
-            yield "host", config, look.host_memory_bytes, memory_limit
-            if look.memory == "device":
-                yield "device", config, look.peak_memory_bytes, look.memory_limit_bytes
-        for trial in self._observations.trials:
-            if measured := trial.measurement:
+        looks = ((probe.config, probe.attempt.compute, 0) for probe in self._observations.step_probes)
+        trials = (
+            (each.config, each.measurement, self._loader.memory(each.config)) for each in self._observations.trials
+        )
+        for config, measured, of_loader in (*looks, *trials):
+            if measured is not None:
                 host = measured.host_memory_bytes
-                own = max(host - self._loader.memory(trial.config), round(LEAST_OWN * host))
-                yield "host", trial.config, own, memory_limit
+                yield "host", config, max(host - of_loader, round(LEAST_OWN * host)), memory_limit
                 if measured.memory == "device":
-                    yield "device", trial.config, measured.peak_memory_bytes, measured.memory_limit_bytes
+                    yield "device", config, measured.peak_memory_bytes, measured.memory_limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """A configuration that did not work, the outcome that it came to or would have, and both in words."""
-
     config: Config
     outcome: Outcome
+    """The outcome that it came to, or would have."""
     text: str
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.config import WITHOUT_WORKERS, Config
+from autotune.limits import percent
 from autotune.records import Trial
 from autotune.search.feasibility import beyond_data, exceeds, refusals_of
 from autotune.search.gp import OWN, Posterior, expected_gain, posterior
@@ -27,6 +28,8 @@ NEAR_KNOBS = ("batch_size", "num_workers", "amp", "threads")
 """Knobs whose next values beside the best are not left out lightly."""
 KNOWN = 1.5
 """Ratio of a step's possible to its expected rate, above which the possible rate tells nothing."""
+CEILING_SHARE = 0.97
+"""Share of the ceiling that a rate must reach to count as one with it."""
 NEARLY = 0.8
 """Share of the largest expected gain from which what needs no new warm-up goes first, then what takes less."""
 
@@ -55,18 +58,12 @@ class Forecast:
     best: Trial
     """The trial whose configuration is expected to be the fastest."""
     best_log: float
-    last: Config
-    """The configuration measured last, whose process may still live."""
+    observations: Observations
+    """The measurements so far."""
     refusals: tuple[str | None, ...]
     """Why not to try one: it would not fit, or a similar one has failed."""
     cut_shares: NDArray[np.float64] | float = 0.0
     """Chance that the end of an epoch cuts its window, which a whole epoch then follows."""
-    cpus: float = math.inf
-    """CPUs that workers share with the threads of a step; infinite on an accelerator."""
-    own_threads: int = 1
-    """torch's own number of threads inside an operator."""
-    doubts: tuple[str, ...] = ()
-    """The reasons for leaving out loader workers."""
     promised: Posterior | None = None
     """The expectation if other tuners' running trials give the expected rates; ``None`` without any."""
 
@@ -82,15 +79,16 @@ class Forecast:
         gains = expected_gain(means, self.apart, self.best_log)
         gains = np.where(pool, gains / (1 + self.cut_shares), -1.0)
         near = [self.configs[index] for index in np.flatnonzero(pool & (gains >= NEARLY * gains.max()))]
-        step, options = self.last.step_key, self.configs[int(gains.argmax())].options
+        last = self.observations.trials[-1].config  # its process may still live
+        step, options = last.step_key, self.configs[int(gains.argmax())].options
         equal = [config for config in near if config.options == options]  # no others take a look to be told from them
         return min(equal, key=lambda config: (config.step_key != step, cost(config, self.base)))
 
     def _uncrowded_twin(self) -> Config | None:
         """Return the best with as many threads as its workers leave CPUs: too many hinder each other, unforeseen."""
         best = self.best.config
-        free = max(1.0, self.cpus - best.num_workers)
-        if not best.num_workers or self._threads(best) <= free:
+        free = max(1.0, self.observations.cpus - best.num_workers)
+        if not self.observations.on_cpu or not best.num_workers or self._threads(best) <= free:
             return None
         near = (each for each in self.configs if each.num_workers == best.num_workers)
         alike = [each for each in near if replace(each, intra_op_threads=best.intra_op_threads) == best]
@@ -101,7 +99,7 @@ class Forecast:
         return self.configs[twin] if self.is_open[twin] else None
 
     def _threads(self, config: Config) -> int:
-        return config.intra_op_threads or self.own_threads
+        return config.intra_op_threads or self.observations.facts.intra_op_threads
 
     def rate_of(self, config: Config) -> float:
         """Return the samples per second expected of a configuration now."""
@@ -141,9 +139,18 @@ class Forecast:
         return max(0.0, math.expm1(min(highest, math.log(self.highest_limit)) - self.best_log))
 
     @property
-    def most(self) -> float:
-        """Upper bound of the samples per second of any step alone that fits, unmeasured ones included."""
-        return max(float(self.prediction.most[self._fits].max()), float(np.exp(self.best_log)))
+    def reason_to_stop(self) -> str | None:
+        """The reason why nothing is left to gain, or ``None``."""
+        if self.is_open.any():
+            return None
+        best = float(np.exp(self.best_log))
+        most = max(float(self.prediction.most[self._fits].max()), best)  # of any step alone, unmeasured ones included
+        if best >= CEILING_SHARE * most:
+            share = percent(1 - CEILING_SHARE)
+            return f"within {share} of the ceiling: no data loader can give more than {most:,.0f} samples/s"
+        if not self.is_left.any():
+            return "every allowed configuration that fits was measured"
+        return f"no untried setting is expected to gain more than {percent(GAIN)}"
 
     def refusal_of_more_workers(self, config: Config) -> str | None:
         """Return the reason why no more workers would fit with the same step, or ``None``."""
@@ -199,7 +206,7 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
     tried = {trial.config for trial in observations.trials} | set(observations.claimed)
     is_untried = np.array([config not in tried for config in configs])
     best_log = float(after.means[index[fastest]])
-    doubts = tuple(f"loader workers: {failure}" for failure in observations.worker_failures[-1:])
+    are_doubtful = bool(observations.worker_failures)
     refusals = tuple(refusals_of(configs, prediction.refusals, observations))
     may_run = np.array([refusal is None for refusal in refusals])
     expected, index_of_best = promised or after, index[fastest]
@@ -219,15 +226,12 @@ def forecast_of(observations: Observations, space: Space) -> Forecast:
         apart=apart,
         is_open=is_untried & may_run & (hopes >= best_log + math.log(1 + GAIN)),
         is_untried=is_untried,
-        is_doubtful=np.array([bool(doubts) and config.num_workers > 0 for config in configs]),
-        doubts=doubts,
+        is_doubtful=np.array([are_doubtful and config.num_workers > 0 for config in configs]),
         base=space.base,
         cut_shares=np.minimum(1.0, [bursts(config) / epoch for config in configs]),
-        cpus=observations.cpus if observations.on_cpu else math.inf,
-        own_threads=own_threads,
         best=best,
         best_log=best_log,
-        last=observations.trials[-1].config,
+        observations=observations,
         refusals=refusals,
     )
 

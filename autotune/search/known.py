@@ -71,7 +71,7 @@ class Known:
             memory_limit=self.setup.memory_limit,
             trials=self.trials,
             probes=self.probes,
-            claimed=self.claimed,
+            claimed=tuple(config for _, config in self.others),
         )
 
     @property
@@ -87,7 +87,7 @@ class Known:
         """
         if not self.trials:
             return True
-        if self.baselines >= MOST_BASELINES or self.baseline.config in self.claimed:
+        if self.baselines >= MOST_BASELINES or self.baseline.config in self.observations.claimed:
             return False
         if self.observations.is_outdated(self.baseline):
             return True
@@ -98,11 +98,6 @@ class Known:
         found = [(float(trial.number), trial.is_disturbed) for trial in self.history]
         found += [(probe.after - 0.5, probe.taken_share > 0) for probe in self.probes if probe.attempt.compute]
         return not max(found, key=lambda pair: pair[0])[1]
-
-    @property
-    def claimed(self) -> tuple[Config, ...]:
-        """Configurations that other tuners are measuring now."""
-        return tuple(config for _, config in self.others)
 
     @property
     def measured(self) -> list[Trial]:

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from autotune.config import Config
-from autotune.records import Measurement
 from autotune.result import Landscape, LoaderForecast, StepForecast
 from autotune.search.forecast import Forecast
-from autotune.search.setup import Setup
 
 
-def landscape_of(
-    setup: Setup,
-    forecast: Forecast,
-    baseline: Measurement,
-    answer: Config,
-    disturbed: Container[tuple[str, int]] = (),
-) -> Landscape:
-    """Return the space as it looks now, the loader's settings with the step of an answer.
-
-    ``disturbed`` are the precisions and batch sizes whose step was looked at beside others only.
-    """
+def landscape_of(forecast: Forecast, answer: Config) -> Landscape:
+    """Return the space as it looks now, the loader's settings with the step of an answer."""
+    baseline, memory_limit = forecast.observations.baseline.measurement, forecast.observations.memory_limit
+    assert baseline is not None
     return Landscape(
-        steps=tuple(_steps(forecast, disturbed)),
+        steps=tuple(_steps(forecast)),
         loaders=tuple(_loaders(forecast, answer)),
-        memory_bytes=int(setup.memory_limit.of(baseline.memory_limit_bytes)),
+        memory_bytes=int(memory_limit.of(baseline.memory_limit_bytes)),
     )
 
 
-def _steps(forecast: Forecast, disturbed: Container[tuple[str, int]]) -> Iterator[StepForecast]:
+def _steps(forecast: Forecast) -> Iterator[StepForecast]:
+    disturbed = forecast.observations.disturbed_steps
     alike: dict[tuple[str, int], list[int]] = {}
     for index in sorted(range(len(forecast.configs)), key=lambda index: forecast.configs[index].num_workers):
         alike.setdefault((forecast.configs[index].amp, forecast.configs[index].batch_size), []).append(index)

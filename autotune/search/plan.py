@@ -89,10 +89,6 @@ class Plan:
         """Return the seconds to add to a budget for the answer for the other objective, in whole half minutes."""
         return min(MOST - budget, HALF_MINUTE * math.ceil(SECOND_ROUNDS * self.base_round / HALF_MINUTE))
 
-    def rounds(self, left: float) -> int:
-        """Return the rounds of one candidate for which there is time after the looks and a few trials."""
-        return max(0, int((left - self.looks - FEW_TRIALS * self.base_seconds) / self.base_round))
-
     def chosen(self, budget: float) -> str:
         """Return why a budget was chosen."""
         return (
@@ -105,7 +101,9 @@ class Plan:
 
         It is a forecast: rounds may take less time than planned.
         """
-        rounds, longer = self.rounds(left), max(self.budget(spent), budget)
+        # of one candidate, after the looks and a few trials
+        rounds = int((left - self.looks - FEW_TRIALS * self.base_seconds) / self.base_round)
+        longer = max(self.budget(spent), budget)
         if rounds > LEAST_ROUNDS or longer <= budget:
             return None
         enough = (

@@ -77,6 +77,8 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
     shares = 1 / (1 + (ready * seconds) ** SHARPNESS)  # of the loader in what limits the rate
     fitting = Fitting(observations, loader)
     room = np.exp(BOUND_ERRORS * np.sqrt(np.maximum(errors**2 - MEASURED**2, 0.0)))  # 1 where it was measured
+    taken = max((trace.taken_share for trace in observations.traces), default=0.0)
+    loader_error = math.hypot(TRACED, DISTURBANCE * taken) if observations.traces else GUESSED
     distrust = {amp: observations.distrust(amp) for amp in {config.amp for config in configs}}
     return Prediction(
         rates=meet(over_epochs, batch * capacity),
@@ -86,14 +88,9 @@ def predict(configs: Sequence[Config], observations: Observations) -> Prediction
         limits=np.where(has_workers, batch * np.minimum(room / seconds, capacity), alone * room),
         bounds=batch / seconds * np.exp(BOUND_ERRORS * errors),
         step_errors=(1 - shares) * errors,
-        loader_errors=shares * _loader_error(observations),
+        loader_errors=shares * loader_error,
         refusals=tuple(distrust[config.amp] or fitting.refusal(config) for config in configs),
     )
-
-
-def _loader_error(observations: Observations) -> float:
-    taken = max((trace.taken_share for trace in observations.traces), default=0.0)
-    return math.hypot(TRACED, DISTURBANCE * taken) if observations.traces else GUESSED
 
 
 class _Steps:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from autotune.proof import Proof
 from autotune.records import Trial
-from autotune.search.stopping import Stop
 
 FIRST, SECOND = "proof", "second"
 """Begins of the names of rounds: of those that prove the answer, and that for the other objective."""
@@ -14,6 +14,26 @@ ALONE = "baseline"
 """Begin of the name of a round in which the baseline alone is measured."""
 INTERRUPTED_SECONDS = 15.0
 """Seconds for the proof after the user has stopped the search; its only round may take twice as long."""
+
+
+class Ending(StrEnum):
+    """The kinds of reasons that end a search."""
+
+    COMPLETE = "complete"
+    """Nothing was left to gain."""
+    TRIALS = "trials"
+    """The number of trials that was asked for."""
+    BUDGET = "budget"
+    """The rest of the budget was not enough."""
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The reason why a search ended."""
+
+    ending: Ending
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

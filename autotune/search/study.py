@@ -29,7 +29,7 @@ from autotune.search.sampler import PredictiveSampler, Seen, running, says_what_
 from autotune.search.setup import SETUP, Setup
 from autotune.storage.identity import identify
 from autotune.storage.open import StudyStorage, quiet_optuna
-from autotune.storage.trials import END, FEASIBLE, RUN, frozen_trial, write_end, write_look, write_run, write_trial
+from autotune.storage.trials import END, FEASIBLE, RUN, frozen_trial, write_end, write_look, write_trial
 
 LONGEST_MESSAGE, LONGEST_DETAILS = 1000, 4000
 """Characters of the user's own messages in a record, each of up to 12 bytes as JSON: MySQL takes 64 KiB for a whole."""
@@ -205,7 +205,7 @@ class TuningStudy:
 
     def write_run(self, run: Run) -> None:
         """Write a run as far as it has come."""
-        self._storage.do(lambda study: write_run(study, to_json(run)))
+        self._storage.do(lambda study: study._storage.set_study_system_attr(study._study_id, RUN, to_json(run)))
 
     def write_end(self, end: End, result: Result) -> None:
         """Write the end of the run to the study, and its result for people."""

@@ -22,9 +22,8 @@ from autotune.report.result import Result
 from autotune.search.agenda import LOST_POLL, POLL, Agenda, Look, Measure, Prove, Settle, Step, Wait, next_step
 from autotune.search.answer import answer
 from autotune.search.attempt import SMALLER, measure_once_more, require_numbers
-from autotune.search.run import ALONE, SECOND, Run
+from autotune.search.run import ALONE, SECOND, Run, Stop
 from autotune.search.setup import Setup
-from autotune.search.stopping import Stop
 from autotune.search.study import TuningStudy, open_study
 from autotune.storage.open import StudyStorage
 

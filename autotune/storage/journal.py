@@ -28,8 +28,6 @@ PASSING = (
 """Operations on a running trial, which is on the disk once it has ended: only a power loss would tell a difference."""
 MAX_BYTES = 2**28
 """A trial takes some 5 kB; a larger file is no study."""
-WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
-"""Errors of file systems without locks."""
 
 
 class RecordedFile(BaseJournalBackend):
@@ -131,7 +129,7 @@ def _lock(descriptor: int) -> None:
     except BlockingIOError:
         raise StorageError(f"{_holder(descriptor)} is writing it; wait until that has ended") from None
     except OSError as error:
-        if error.errno not in WITHOUT_LOCKS:
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
             raise
 
 

@@ -30,6 +30,7 @@ from autotune.machine.signals import shielded
 from autotune.messages import Messages
 from autotune.records import Trial
 from autotune.report.result import RecordedStudy
+from autotune.report.text import counted
 from autotune.storage.identity import Identity
 from autotune.storage.journal import StudyFile
 from autotune.storage.server import HEARTBEAT, Heartbeat, open_database, reason_of, require_url, without_password
@@ -286,8 +287,7 @@ class StudyStorage:
         ended, ran = ended_at(self.trials), sum(trial.kind != "confirm" for trial in found)
         when = f", the last of {ended.astimezone():%Y-%m-%d %H:%M}" if ended else ""
         how = "delete it" if self._for_one_run else "name another --storage"
-        count = "1 trial" if ran == 1 else f"{ran} trials"
-        self._messages.say(f"continuing {self.location}: {count}{when}; to start anew, {how}")
+        self._messages.say(f"continuing {self.location}: {counted(ran, 'trial')}{when}; to start anew, {how}")
 
     def _read(self) -> None:
         self.trials = tuple(self.study.get_trials(deepcopy=False))

@@ -130,10 +130,11 @@ def looks_of(attributes: Mapping[str, Any], parsed: dict[str, tuple[object, Prob
     return tuple(parsed[key][1] for _, key in numbered)
 
 
-def describe_result(result: Result) -> dict[str, Any]:
-    """Return the attributes of a result to show at its study."""
+def write_end(study: Study, end: Mapping[str, Any], result: Result) -> None:
+    """Write the end of a run, as JSON, and its result for people; trials and looks are there already."""
+    study._storage.set_study_system_attr(study._study_id, END, end)
     document = result.config.to_document()
-    return {
+    words = {
         "verdict": verdict_text(result.verdict, result.most_gain),
         "sentence": result.sentence,
         "times the samples a second": _rounded(result.speedup),
@@ -142,17 +143,7 @@ def describe_result(result: Result) -> dict[str, Any]:
         "limited by": result.bottleneck or "unknown",
         "tuned": f"{result.facts.model_name} on {result.facts.dataset_name}",
     }
-
-
-def write_run(study: Study, run: Mapping[str, Any]) -> None:
-    """Write a run that is going on, as JSON."""
-    study._storage.set_study_system_attr(study._study_id, RUN, run)
-
-
-def write_end(study: Study, end: Mapping[str, Any], result: Result) -> None:
-    """Write the end of a run, as JSON, and its result for people; trials and looks are there already."""
-    study._storage.set_study_system_attr(study._study_id, END, end)
-    for name, value in describe_result(result).items():
+    for name, value in words.items():
         study.set_user_attr(name, value)
 
 

@@ -32,7 +32,7 @@ from autotune import comparison
 from autotune.comparison import Side, in_rounds
 from autotune.config import Config
 from autotune.limits import Budget
-from autotune.messages import Messages
+from autotune.messages import Messages, Progress
 from autotune.records import Request, Trial
 from autotune.runner.local import ProcessRunner
 from autotune.workload import Script, describe
@@ -97,50 +97,48 @@ def neighbour() -> Iterator[None]:
 def compared(kind: str) -> dict[str, Any]:
     """Compare one pair, and go on to five rounds."""
     comparison.WINDOW_SECONDS = WINDOW_SECONDS
-    time_, steps = Budget(PAIR_SECONDS), list[list[float]]()
+    clock, steps = Budget(PAIR_SECONDS), dict[str, list[float]]()
     os.environ["REFEREE"] = f"autotune-referee-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind("\0" + os.environ["REFEREE"])
         heard.setblocking(False)
+
+        def hear(moment: Progress) -> None:
+            if moment.phase == "confirm":
+                steps.setdefault((moment.message or "")[:1], received(heard)[STEPS])
+
         scripts = [Script.of((os.path.relpath(HERE / "train.py"), pause)) for pause in KINDS[kind]]
         sources = [describe(each) for each in scripts]
         with ProcessRunner(sources[0]) as first:
             second = first if sources[0] == sources[1] else ProcessRunner(sources[1], beside=first)
             for runner in dict.fromkeys((first, second)):
                 runner.inspect(Config())
+            received(heard)
             assert first.script is not None
-            sides = Side("a", first.script.present, first), Side("b", first.script.present, second)
-            received(heard)
-            found, trials = in_rounds(sides, time_, Messages(time_), margin=0.0, seed=secrets.randbits(31))
-            seconds = time_.spent
-            verdict = found.verdict(sides[1].config) or "undecided"
-            received(heard)
+            config = first.script.present
+            sides = Side("a", config, first), Side("b", config, second)
+            found, trials = in_rounds(sides, clock, Messages(clock, hear), margin=0.0, seed=secrets.randbits(31))
+            seconds, verdict = clock.spent, found.verdict(config) or "undecided"
             measured = [turn_of(trial) for trial in trials]
-            for each in sides:
-                each.runner.measure(each.config, Request(seconds=WINDOW_SECONDS, time_limit=30.0, fresh=True))
-                steps.append(received(heard)[STEPS])
-            seed = 0
             while len(measured) < 2 * ROUNDS:
                 side = len(measured) % 2
-                request = Request(seconds=WINDOW_SECONDS, time_limit=30.0, fresh=True, seed=seed)
-                attempt = sides[side].runner.measure(sides[side].config, request)
-                if attempt.measurement:
-                    measured.append({"side": side, "rate": attempt.measurement.samples_per_second})
-                    seed += side
+                request = Request(seconds=WINDOW_SECONDS, time_limit=30.0, fresh=True, seed=len(measured) // 2)
+                attempt = sides[side].runner.measure(config, request)
+                measured.append({"side": side, "rate": attempt.measurement and attempt.measurement.samples_per_second})
     return {
         "verdict": verdict,
-        "ratio": found.speedup(sides[1].config),
-        "interval": found.interval(sides[1].config),
-        "rounds": found.rounds_of(sides[1].config),
+        "ratio": found.speedup(config),
+        "interval": found.interval(config),
+        "rounds": found.rounds_of(config),
         "seconds": seconds,
         "measured": measured,
-        "steps": steps,
+        "steps": [steps.get(name, []) for name in "ab"],
     }
 
 
 def turn_of(trial: Trial) -> dict[str, Any]:
     said = {} if trial.rate else {"outcome": trial.outcome, "message": trial.attempt.message}
-    return {"side": int(trial.entry is not None), "rate": trial.rate, "round": trial.round, **said}
+    return {"side": int(trial.entry is not None), "rate": trial.rate, "seconds": trial.attempt.seconds, **said}
 
 
 def received(heard: socket.socket) -> list[float]:

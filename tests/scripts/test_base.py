@@ -31,7 +31,7 @@ from tests.scripts.users import PLAIN_USER, as_plain_user, can_mount
 
 pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="there is no git")
 
-BATCH, STEPS = 4, 24
+BATCH, STEPS = 4, 60
 """Samples of a batch, and steps after which the script ends: it is started again while it is measured."""
 SCRIPT = f"""
 import os, sys, time
@@ -49,10 +49,12 @@ assert (here / "data/ignored.txt").read_text() == "ignored", "git ignores it"
 assert Path("untracked.txt").read_text() == "untracked", "git does not know it"
 log = Path("log.txt").read_text() if Path("log.txt").exists() else ""
 assert log in LOGS, log
-loader = DataLoader(TensorDataset(torch.ones({BATCH * STEPS}, 4)), batch_size={BATCH})
+loader = DataLoader(TensorDataset(torch.ones(40000, 4)), batch_size={BATCH})
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-for (x,) in loader:
+for step, (x,) in enumerate(loader):
+    if step == {STEPS}:
+        break
     time.sleep(0.005 + pace.PAUSE)
     optimizer.zero_grad()
     model(x).sum().backward()
@@ -242,8 +244,11 @@ def found_of(folder: Path, *sides: str, user: Sequence[str] = ()) -> dict[str, d
 def test_a_side_is_measured_as_it_was_at_the_commit(folder: Path, repository: Repository) -> None:
     layered = ["layer:../train.py", "layer:../editable.py", "beneath:../beneath.py"] if can_mount([], folder) else []
     others = ["python:../train.py", f"python:{repository.top}/editable.py"] if landlock_version() else []
-    found = found_of(folder, "present:../train.py", *layered, *others)
-    assert len(found) == len([*layered, *others]) + 1
+    sides = ["present:../train.py", "none:../added.py", *layered, *others]
+    found = found_of(folder, *sides)
+    assert list(found) == sides
+    added = found.pop("none:../added.py")
+    assert (added.get("kind"), "has no added.py there" in added["message"]) == ("UsageError", True), added
     present, editable = found.pop("present:../train.py"), found.pop(f"python:{repository.top}/editable.py", None)
     assert present["rate"] <= PRESENT_LIMIT, present
     require_measured(found)

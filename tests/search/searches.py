@@ -81,7 +81,7 @@ def _expected(study: TuningStudy) -> dict[str, Any]:
     step = max(1, len(forecast.configs) // SHOWN)
     measured = study.known.trials[0].measurement
     assert measured is not None
-    landscape = landscape_of(study.setup, forecast, measured, forecast.best.config)
+    landscape = landscape_of(forecast, forecast.best.config)
     return {
         "best": config_text(forecast.best.config),
         "finalists": [config_text(trial.config) for trial in study.known.finalists(3)],

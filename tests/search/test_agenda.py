@@ -23,11 +23,10 @@ from autotune.records import Attempt, Request, WorkloadFacts
 from autotune.search import tuner
 from autotune.search.agenda import CONFIRM_SHARE, PROOF_SHARE, Look, Measure, Prove, Settle, Step, Wait, next_step
 from autotune.search.known import Known
-from autotune.search.run import Run
+from autotune.search.run import Ending, Run, Stop
 from autotune.search.sampler import PredictiveSampler, Seen
 from autotune.search.setup import Setup
 from autotune.search.space import Space, build_space
-from autotune.search.stopping import Ending, Stop
 from autotune.search.study import TuningStudy, open_study
 from autotune.search.tuner import Tuner
 from autotune.settings import parse_knobs

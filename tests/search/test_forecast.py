@@ -137,7 +137,8 @@ def test_a_look_at_the_loader_that_fails_takes_nothing_with_it_and_loaders_witho
     assert after.proposal() is not None
     assert after.proposal().num_workers == 0  # type: ignore[union-attr]
     assert after.most_promising().num_workers == 0  # type: ignore[union-attr]
-    assert len(after.doubts) == 1
+    assert len(failed.worker_failures) == 1
+    assert after.is_doubtful.any()
 
 
 def test_workers_are_tried_once_more_and_left_out_where_they_fail_again() -> None:
@@ -264,7 +265,7 @@ def forecast_with(
         base=examples.BASELINE,
         best=examples.trial(),
         best_log=math.log(best),
-        last=last,
+        observations=replace(of_loader_bound(), trials=(examples.trial(config=last),)),
     )
 
 

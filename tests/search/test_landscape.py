@@ -32,8 +32,7 @@ def explored(cost: Callable[[Config], StepCost], trials: int) -> TuningStudy:
 
 def test_every_batch_size_and_precision_is_there_with_the_best_of_its_configurations() -> None:
     study, space = explored(larger_batches_pay, 12), space_of(gpu_facts())
-    baseline, best = there(study.known.trials[0].measurement), there(study.known.best).config
-    found = landscape_of(study.setup, study.known.forecast, baseline, best)
+    found = landscape_of(study.known.forecast, there(study.known.best).config)
     steps = found.steps
     assert all(each.low <= each.rate <= each.high for each in found.loaders)
     expected = {(amp, size) for amp in space.allowed["amp"] for size in space.allowed["batch_size"]}

@@ -7,12 +7,12 @@ import pytest
 
 from autotune.config import Config
 from autotune.limits import Budget
-from autotune.search.forecast import SURE, Forecast
+from autotune.search.forecast import CEILING_SHARE, SURE, Forecast
 from autotune.search.gp import OWN
 from autotune.search.observations import GAIN
 from autotune.search.predict import BOUND_ERRORS
+from autotune.search.run import Ending
 from autotune.search.setup import Setup
-from autotune.search.stopping import CEILING_SHARE, Ending, reason_to_stop
 from autotune.search.study import TuningStudy, open_study
 from studies.stopping.machines import FAMILIES, usual
 from tests import simulated
@@ -28,16 +28,16 @@ def ended(ceiling: float = 1e6, *, is_open: bool = False) -> Forecast:
 
 
 def test_the_search_goes_on_while_a_configuration_could_win_and_else_says_why_not() -> None:
-    assert reason_to_stop(ended(is_open=True)) is None
-    assert reason_to_stop(ended()) == "no untried setting is expected to gain more than 2 %"
+    assert ended(is_open=True).reason_to_stop is None
+    assert ended().reason_to_stop == "no untried setting is expected to gain more than 2 %"
     measured = replace(ended(), is_untried=np.array([False, False]))
-    assert reason_to_stop(measured) == "every allowed configuration that fits was measured"
+    assert measured.reason_to_stop == "every allowed configuration that fits was measured"
 
 
 @pytest.mark.parametrize(("ceiling", "is_near"), [(104.0, False), (102.9, True), (90.0, True)])
 def test_within_three_percent_of_the_ceiling_that_is_the_reason(ceiling: float, is_near: bool) -> None:
     assert CEILING_SHARE == 0.97
-    reason, most = str(reason_to_stop(ended(ceiling))), max(100.0, ceiling)  # a rate refutes a ceiling below it
+    reason, most = str(ended(ceiling).reason_to_stop), max(100.0, ceiling)  # a rate refutes a ceiling below it
     assert reason.startswith("within 3 % of the ceiling") == is_near
     assert reason.endswith(f"no data loader can give more than {most:.0f} samples/s") == is_near
 
