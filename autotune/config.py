@@ -344,9 +344,8 @@ class Config:
         process; where torch has already fixed it, it stays.
         """
         variables = self.thread_environment()
-        comes_late = "torch" in sys.modules and os.environ.get(THREAD_VARIABLES[0]) != variables.get(
-            THREAD_VARIABLES[0]
-        )
+        first = THREAD_VARIABLES[0]
+        comes_late = "torch" in sys.modules and os.environ.get(first) != variables.get(first)
         os.environ.update(variables)
         import torch
 
@@ -474,9 +473,8 @@ def learning_rate_advice(config: Config) -> str:
     optimizer, factor = found.get("optimizer"), found.get("factor")
     if factor is None:
         return f"adapt the learning rate (no rule is known for {optimizer})" if optimizer else ""
-    return (
-        "" if factor == 1 else f"multiply the learning rate by {factor:.3g} ({found.get('rule')} rule of {optimizer})"
-    )
+    multiply = f"multiply the learning rate by {factor:.3g} ({found.get('rule')} rule of {optimizer})"
+    return "" if factor == 1 else multiply
 
 
 def beginning_text(samples: int | None) -> str:

@@ -12,7 +12,6 @@ from typing import Self
 from autotune.errors import UsageError
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_SECONDS = re.compile(_NUMBER)
 _UNITS = re.compile(
     rf"(?:({_NUMBER})\s*h(?:ours?)?)?\s*(?:({_NUMBER})\s*m(?:in(?:utes?)?)?)?\s*(?:({_NUMBER})\s*s(?:ec(?:onds?)?)?)?",
     re.IGNORECASE,
@@ -51,7 +50,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _read(text: str) -> float:
-    if _SECONDS.fullmatch(text):
+    if re.fullmatch(_NUMBER, text):
         return float(text)
     match = _UNITS.fullmatch(text)
     if not match or not text:

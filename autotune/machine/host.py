@@ -280,7 +280,7 @@ def oom_kills(root: Path = Path("/")) -> int | None:
     return int(count) if count.isdigit() else None
 
 
-def throttled_seconds(root: Path) -> float | None:
+def throttled_seconds(root: Path = Path("/")) -> float | None:
     """Return how long the quotas of the groups have stopped their processes so far, ``None`` where nobody counts."""
     found = [_throttled(group) for group in _groups(root, "cpu")]
     return max((seconds for seconds in found if seconds is not None), default=None)

@@ -85,7 +85,7 @@ def _restore(taken: dict[int, Any]) -> None:
 class _Handler:
     count: int = 0
     _last: tuple[int, float] = (0, 0.0)
-    _terminals: list[int] = field(default_factory=lambda: [fd for fd in (0, 1, 2) if _is_terminal(fd)])
+    _terminals: list[int] = field(default_factory=lambda: [fd for fd in (0, 1, 2) if os.isatty(fd)])
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Stop, the more firmly the more often this is asked for."""
@@ -105,17 +105,10 @@ class _Handler:
 
     def _leave_closed_terminals(self) -> None:
         for descriptor in self._terminals:
-            if not _is_terminal(descriptor):
+            if not os.isatty(descriptor):
                 nothing = os.open(os.devnull, os.O_RDWR)
                 os.dup2(nothing, descriptor)
                 os.close(nothing)
-
-
-def _is_terminal(descriptor: int) -> bool:
-    try:
-        return os.isatty(descriptor)
-    except OSError:
-        return False
 
 
 def _end_children() -> None:

@@ -60,7 +60,7 @@ class Snapshot:
     ``None`` without a GPU, where processes are hidden, and where their use is not sampled."""
 
 
-def snapshot(root: Path = Path("/"), job: int | None = None, gpu: NvmlGpu | None = None) -> Snapshot:
+def snapshot(job: int | None = None, gpu: NvmlGpu | None = None) -> Snapshot:
     """Read the counters; takes a few milliseconds, so only at the ends of a window.
 
     ``job`` is the process that has started this one as a rank among others: none of them is a neighbour.
@@ -72,7 +72,7 @@ def snapshot(root: Path = Path("/"), job: int | None = None, gpu: NvmlGpu | None
         own=cpu_seconds(job),
         busy=sum(getattr(times[cpu], name, 0.0) for cpu in affinity_cpus() if cpu < len(times) for name in names),
         lost={
-            "throttled": throttled_seconds(root),
+            "throttled": throttled_seconds(),
             "heat": gpu.heat_seconds() if gpu else None,
         },
         read=_bytes_read(),

@@ -50,12 +50,6 @@ class RankFailedError(Exception):
         self.reply = reply
 
 
-def import_parallel() -> None:
-    """Import the modules that torch needs once it wraps a model."""
-    import torch._dynamo
-    import torch.nn.parallel  # noqa: F401
-
-
 def run_ranks(ranks: int, serve: Callable[[RankGroup], None]) -> dict[str, Any] | None:
     """Run ``serve`` in so many ranks; return the reply to the tuner where a rank fails.
 

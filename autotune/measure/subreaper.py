@@ -42,7 +42,7 @@ def become_subreaper() -> None:
     if not sys.platform.startswith("linux"):
         return
     signal.signal(signal.SIGTERM, _end_everything)
-    _control(SET_CHILD_SUBREAPER, 1)
+    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1)
     tell_of_parents_death(signal.SIGTERM)
 
 
@@ -111,14 +111,9 @@ def _end_everything(*_: object) -> None:
 def tell_of_parents_death(number: signal.Signals) -> None:
     """Have the kernel send this process a signal once its parent dies; Linux only."""
     parent = os.getppid()
-    _control(SET_PDEATHSIG, number)
+    ctypes.CDLL(None).prctl(SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it died before
         os.kill(os.getpid(), number)
-
-
-def _control(option: int, value: int) -> None:
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
 def _leave_terminal() -> None:

@@ -15,6 +15,7 @@ import os
 import sys
 from contextlib import nullcontext, suppress
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,7 +30,6 @@ from autotune.measure.failures import classify, user_traceback
 from autotune.measure.rank_group import ALONE, RankGroup
 from autotune.measure.rank_launch import (
     RankFailedError,
-    import_parallel,
     make_default_group,
     meet_in_files,
     raise_failure,
@@ -78,7 +78,7 @@ def _serve_sessions(channel: Channel, pickled: list[int]) -> None:
             return
         torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimizer imports for more than a second
         if ranks > 1:
-            import_parallel()
+            import_module("torch._dynamo")  # torch needs it once it wraps a model
         gc.freeze()  # no collection in a session goes through all that was imported
         session = fork()
         if session == 0:

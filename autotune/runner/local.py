@@ -25,7 +25,7 @@ from autotune.machine.nvml import open_gpu
 from autotune.outcome import Outcome
 from autotune.probes import FirstLosses, NumericsCheck, Trace
 from autotune.records import Attempt, Request, ScriptFacts, WorkloadFacts
-from autotune.runner.card import Cards, holders
+from autotune.runner.card import MOST_NAMED, Cards, holders
 from autotune.runner.device_lock import DeviceLock
 from autotune.runner.process import MeasuringProcess, ProcessLostError
 from autotune.runner.revision import extract
@@ -56,8 +56,6 @@ REMEDIES = {
 }
 """What to do where the machine, and not the user's code, did not allow the workload to be loaded."""
 WAITING = "waiting for the accelerator: another autotune measures on it, {holder}"
-MOST_NAMED = 3
-"""Processes that are named at most."""
 LEAST_CPUS = 0.1
 """CPUs that a process must have used to be named."""
 
