@@ -20,7 +20,7 @@ from autotune.knobs import as_baseline, fitted
 from autotune.limits import GRACE, Budget, parse_duration, parse_share
 from autotune.messages import Messages, Progress
 from autotune.notes import on_uneven_workers
-from autotune.proof import Confirmation, Proof, confirmation_of, finalists_for, follow, shown_uneven
+from autotune.proof import Confirmation, Proof, Standing, confirmation_of, finalists_for, follow, shown_uneven
 from autotune.records import Request, Runner, Trial
 from autotune.report.text import rate_text
 from autotune.result import Check, Comparison, SideResult
@@ -98,25 +98,13 @@ def compare(
         if counted[0] != counted[1] and samples_per_step is None:
             raise UsageError("one side has no DataLoader: name the samples of its steps, as in --samples-per-step 32")
         found, trials = in_rounds((one, two), time, messages, margin=share, seed=secrets.randbits(31))
-        losses = [_losses(side, time) for side in (one, two)]
-    standings = (found.baseline, found.standing(two.config))
-    sides = [
-        SideResult(
-            name=side.name,
-            config=side.config,
-            samples_per_second=standing.rate,
-            ci95=standing.rate_ci95,
-            peak_memory_bytes=standing.typical.peak_memory_bytes,
-            memory=standing.typical.memory,
-            losses=seen,
-        )
-        for side, standing, seen in zip((one, two), standings, losses, strict=True)
-    ]
+        standings = (found.baseline, found.standing(two.config))
+        results = [_result(side, standing, time) for side, standing in zip((one, two), standings, strict=True)]
     uneven = shown_uneven(standings, trials)
     return Comparison(
         verdict="undecided" if uneven else found.verdict(two.config) or "undecided",
-        a=sides[0],
-        b=sides[1],
+        a=results[0],
+        b=results[1],
         ratio=found.speedup(two.config),
         interval=found.interval(two.config),
         margin=share,
@@ -155,14 +143,21 @@ def _side(name: str, runner: ProcessRunner, settings: Config) -> Side:
     return Side(name, config, runner)
 
 
-def _losses(side: Side, time: Budget) -> tuple[float, ...]:
-    """Return the first losses of a script, where there is time; none of a function, whose random state is ours."""
-    assert isinstance(side.runner, ProcessRunner)
-    if side.runner.script is None or time.left <= 0:
-        return ()
-    with suppress(AutotuneError, ProcessLostError, KeyboardInterrupt):  # the rates are there
-        return side.runner.losses(side.config, min(LOSS_SECONDS, time.left))
-    return ()
+def _result(side: Side, standing: Standing, time: Budget) -> SideResult:
+    """Return a side with its rate and, where there is time, a script's first losses; a function's begin as ours do."""
+    losses: tuple[float, ...] = ()
+    if isinstance(side.runner, ProcessRunner) and side.runner.script and time.left > 0:
+        with suppress(AutotuneError, ProcessLostError, KeyboardInterrupt):  # the rates are there
+            losses = side.runner.losses(side.config, min(LOSS_SECONDS, time.left))
+    return SideResult(
+        name=side.name,
+        config=side.config,
+        samples_per_second=standing.rate,
+        ci95=standing.rate_ci95,
+        peak_memory_bytes=standing.typical.peak_memory_bytes,
+        memory=standing.typical.memory,
+        losses=losses,
+    )
 
 
 def check(
@@ -208,24 +203,19 @@ def check(
         found = {facts.loader_site, *facts.other_loader_sites}
         for gone in filterfalse(found.__contains__, (made_on.get("loader"), *made_on.get("other_loaders", ()))):
             notes.append(f"{path}: apply finds no DataLoader like {gone} any more: tune again to use it")
-        return checked(runner, config, baseline, time, messages, tuple(notes), seed=secrets.randbits(31))
+        sides = Side("baseline", baseline, runner), Side("answer", config, runner)
+        return checked(sides, time, messages, tuple(notes), seed=secrets.randbits(31))
 
 
 def checked(
-    runner: Runner,
-    config: Config,
-    baseline: Config,
-    budget: Budget,
-    messages: Messages,
-    notes: tuple[str, ...] = (),
-    seed: int = 0,
+    sides: tuple[Side, Side], budget: Budget, messages: Messages, notes: tuple[str, ...] = (), seed: int = 0
 ) -> Check:
-    """Return the check of a configuration, with the part of an epoch that it is for; it is open where the rest is.
+    """Return the check of a baseline and an answer, for the part of an epoch that was seen.
 
     Raises ``NothingFeasibleError`` when one of the two cannot be measured.
     """
+    baseline, config = (side.config for side in sides)
     promised = config.measured or {}
-    sides = Side("baseline", baseline, runner), Side("answer", config, runner)
     found, trials = in_rounds(sides, budget, messages, seed=seed, later_epochs=bool(promised.get("later_epochs")))
     standing = found.standing(config)
     check = Check(
@@ -286,12 +276,9 @@ def in_rounds(
     found = confirmation_of(proof, first.config, trials)
     if found is not None and found.answer is not None:
         return found, tuple(trials)
-    failed = [
-        f"{sides[trial.entry is not None].name}: {trial.outcome}: {trial.attempt.message}"
-        for trial in trials
-        if trial.attempt.message
-    ]
-    raise NothingFeasibleError(f"nothing could be compared; {failed[-1] if failed else 'there was no time'}")
+    failed = [each for each in trials if each.attempt.message][-1:]
+    why = [f"{sides[each.entry is not None].name}: {each.outcome}: {each.attempt.message}" for each in failed]
+    raise NothingFeasibleError(f"nothing could be compared; {why[0] if why else 'there was no time'}")
 
 
 def _check_verdict(

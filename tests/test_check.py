@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autotune import comparison
-from autotune.comparison import read_promise
+from autotune.comparison import Side, read_promise
 from autotune.config import Config
 from autotune.errors import ConfigFileError, NothingFeasibleError
 from autotune.limits import Budget
@@ -37,7 +37,8 @@ def checked(
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> Check:
     time = Budget(budget, runner.now)
-    return comparison.checked(runner, *promise, time, Messages(time, tell), ("a note",))
+    sides = Side("baseline", promise[1], runner), Side("answer", promise[0], runner)
+    return comparison.checked(sides, time, Messages(time, tell), ("a note",))
 
 
 @pytest.mark.parametrize(

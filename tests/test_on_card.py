@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from autotune import diagnostics as diagnosis
-from autotune.comparison import checked, read_promise
+from autotune.comparison import Side, checked, read_promise
 from autotune.config import Config
 from autotune.diagnosis.findings import Cause
 from autotune.limits import Budget
@@ -149,7 +149,8 @@ def test_the_answer_is_written_checked_and_shown(tmp_path: Path) -> None:
         )
         result.config.save(tmp_path / "best.yaml")
         promise = read_promise(tmp_path / "best.yaml")
-        found = checked(runner, *promise, Budget(40.0, card.clock), Messages())
+        sides = Side("baseline", promise[1], runner), Side("answer", promise[0], runner)
+        found = checked(sides, Budget(40.0, card.clock), Messages())
     assert result.verdict is Verdict.FASTER
     assert found.verdict == "holds"
     page = html_report(read_study(tmp_path / "study.log"))
