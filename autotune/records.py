@@ -385,6 +385,8 @@ class ScriptFacts:
     """The places of further loaders that feed the steps, and the batches of each for one of the first."""
     told: tuple[str, ...]
     """Sentences about its loop, its loaders and its writes, for the user."""
+    holds: str | None
+    """How its writes are held, by ``autotune.workload.HELD``; ``None`` where they are let through."""
     counted: int | None
     """The number of the optimizer whose steps are counted, in the order of first steps; ``None`` where batches are."""
 

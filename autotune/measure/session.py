@@ -119,6 +119,7 @@ class Session:
             earlier=loaders.earlier,
             beside=tuple(loaders.beside.items()),
             told=tuple(run.source.told(loaders.loop, loaders.kept, way, None if origins else loaders.own_site.text)),
+            holds=way,
             counted=loaders.counted,
         )
         return to_json(facts)
