@@ -1,6 +1,6 @@
 """Train a small network on random numbers: steps of some 20 ms, with a sleep of the length that is given, in seconds.
 
-python studies/referee/train.py 0.010
+python studies/referee/train.py 0.015
 
 Where the variable ``REFEREE`` names a socket, the seconds of the first steps are sent there.
 """
@@ -25,11 +25,11 @@ SENT = 30
 def main() -> None:
     pause, times = float(sys.argv[1]), list[float]()
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = TensorDataset(torch.randn(4096, 512), torch.randint(10, (4096,)))
+    data = TensorDataset(torch.randn(4096, 256), torch.randint(10, (4096,)))
     for _ in range(1000):
-        for x, y in DataLoader(data, batch_size=128, shuffle=True):
+        for x, y in DataLoader(data, batch_size=64, shuffle=True):
             time.sleep(pause)
             loss = nn.functional.cross_entropy(model(x), y)
             optimizer.zero_grad()
