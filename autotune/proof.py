@@ -16,6 +16,8 @@ from autotune.outcome import Outcome
 from autotune.records import Attempt, Measurement, Trial
 from autotune.result import Difference, Finalist
 from autotune.stats import (
+    ALPHA,
+    FINAL_SHARE,
     LEAST_ROUNDS,
     MAX_ROUNDS,
     Interval,
@@ -282,7 +284,10 @@ class Confirmation:
         return (found[0], min(found[1], 1 / inverse[0])) if found and inverse and inverse[0] else found
 
     def _tested(self, config: Config, rates: Sequence[float], others: Sequence[float]) -> Interval | None:
-        return sequential_interval(rates, others, alpha_of(self.entry(config).number), self.planned or MAX_ROUNDS)
+        planned = self.planned or MAX_ROUNDS
+        if self.margin is not None:  # nothing is compared after it
+            return sequential_interval(rates, others, ALPHA, planned, FINAL_SHARE)
+        return sequential_interval(rates, others, alpha_of(self.entry(config).number), planned)
 
     def is_likely(self, config: Config) -> bool:
         """Return whether a finalist is faster by odds of 20 to 1, in three rounds or more that nobody disturbed."""

@@ -25,6 +25,8 @@ MAX_ROUNDS = 16
 PLANNED_SHARE, SHORT_SHARE = 0.77, 0.6
 """Share of it for the planned rounds, in equal parts: where these are the most possible, and where they are few, since
 the study may well go on later."""
+FINAL_SHARE = 0.8
+"""Share of it for the planned rounds of a comparison that ends with them."""
 TOTAL_SHARE = 0.82
 """The share for all rounds, later ones included. The rest stays unspent: bounds carried over to Student's t claim
 up to a fifth more often than agreed (``tests/search/test_sequential.py``)."""
@@ -230,19 +232,23 @@ def alpha_of(number: int) -> float:
 
 
 def sequential_interval(
-    rates: Sequence[float], others: Sequence[float], alpha: float, planned: int = MAX_ROUNDS
+    rates: Sequence[float],
+    others: Sequence[float],
+    alpha: float,
+    planned: int = MAX_ROUNDS,
+    share: float | None = None,
 ) -> Interval | None:
     """Return the interval of the ratio of two means, from pairs, that may be looked at after every pair.
 
     Each end has the chance ``alpha`` of ever being wrong, of which most is spent over the rounds that were ``planned``
-    before the first test. ``None`` below ``LEAST_ROUNDS`` pairs. On a machine that slows down the mean of ``others`` is
+    before the first test: a ``share``, by default the more the more rounds these are. ``None`` below ``LEAST_ROUNDS`` pairs. On a machine that slows down the mean of ``others`` is
     hardly known, but each pair may still tell. Then the interval is of the geometric mean of the pairs' ratios, wide
     enough to hold the ratio of the means. That ratio lies among those of the pairs: where all are above 1, and so is
     the lower end for their geometric mean, there is a gain, and the interval begins at 1 at least.
     """
     if len(rates) < LEAST_ROUNDS:
         return None
-    limit = bound(len(rates), alpha, planned)
+    limit = bound(len(rates), alpha, planned, share)
     ratio, logarithms = fmean(rates) / fmean(others), [math.log(a / b) for a, b in zip(rates, others, strict=True)]
     mean, width = fmean(logarithms), limit * math.sqrt(variance(logarithms) / len(rates))
     by_pair = min(math.exp(mean - width), ratio), max(math.exp(min(HUGE, mean + width)), ratio)
@@ -288,19 +294,20 @@ def chance_by_pairs(rates: Sequence[float], others: Sequence[float]) -> float:
 
 
 @lru_cache(maxsize=1024)
-def bound(rounds: int, alpha: float, planned: int = MAX_ROUNDS) -> float:
+def bound(rounds: int, alpha: float, planned: int = MAX_ROUNDS, share: float | None = None) -> float:
     """Return the value that Student's t must exceed after so many rounds for a gain to be proven.
 
     The bounds of a normal random walk, as probabilities that a single test would have, carried over to Student's t
     (Jennison and Turnbull, Group Sequential Methods, 4.4).
     """
     computed = MAX_ROUNDS * math.ceil(rounds / MAX_ROUNDS)  # all at once, as they follow from one another
-    score = _normal_bounds(computed, alpha, planned)[rounds - LEAST_ROUNDS]
+    share = share or max(SHORT_SHARE, PLANNED_SHARE * planned / MAX_ROUNDS)
+    score = _normal_bounds(computed, alpha, planned, share)[rounds - LEAST_ROUNDS]
     return student_quantile(NormalDist().cdf(score), rounds - 1)
 
 
 @lru_cache(maxsize=64)
-def _normal_bounds(rounds: int, alpha: float, planned: int) -> tuple[float, ...]:
+def _normal_bounds(rounds: int, alpha: float, planned: int, share: float) -> tuple[float, ...]:
     """Return the bounds on a standard normal score after each round, from ``LEAST_ROUNDS`` to ``rounds``.
 
     By recursive integration of the walk's density below the bounds (Armitage, McPherson and Rowe, Journal of the Royal
@@ -311,7 +318,7 @@ def _normal_bounds(rounds: int, alpha: float, planned: int) -> tuple[float, ...]
     points, mass = np.zeros(1), np.ones(1)
     steps, before = float(LEAST_ROUNDS), 0.0
     for count in range(LEAST_ROUNDS, rounds + 1):
-        spent = alpha * _spent(count, planned)
+        spent = alpha * _spent(count, planned, share)
         limit = _exceeded_with(spent - before, points, mass, math.sqrt(steps))
         grid = np.linspace(least, limit, GRID)
         density = (
@@ -335,6 +342,5 @@ def _exceeded_with(chance: float, points: Floats, mass: Floats, spread: float) -
     return (low + high) / 2
 
 
-def _spent(rounds: int, planned: int) -> float:
-    share = max(SHORT_SHARE, PLANNED_SHARE * planned / MAX_ROUNDS)
+def _spent(rounds: int, planned: int, share: float) -> float:
     return share * min(rounds, planned) / planned + (TOTAL_SHARE - share) * (1 - planned / max(rounds, planned))

@@ -74,7 +74,7 @@ def test_both_sides_with_equal_settings_are_told_apart(speed: float, margin: flo
 
 
 def test_equal_sides_differ_as_rarely_as_is_said() -> None:
-    """Each end of the interval may be wrong in 1.75 of 100."""
+    """Each end of the interval may be wrong in 2.5 of 100."""
     found = [compared(1.0, seed=seed, noise=0.03, budget=60.0)[0].verdict(SAME) for seed in range(60)]
     assert sum(each in ("faster", "slower") for each in found) <= 4
     gated = [compared(1.0, 0.05, seed=seed, noise=0.03)[0].verdict(SAME) for seed in range(60)]

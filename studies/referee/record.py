@@ -41,7 +41,7 @@ HERE = Path(__file__).resolve().parent
 RECORDED = HERE / "recorded"
 KINDS = {"equal": ("0.015", "0.015"), "slower": ("0.015", "0.016")}
 """The sleeps of both sides, in seconds: a step takes some 20 ms."""
-WINDOW_SECONDS, PAIR_SECONDS, ROUNDS = 1.0, 19.0, 5
+WINDOW_SECONDS, PAIR_SECONDS, ROUNDS = 1.0, 20.0, 5
 STEPS = slice(5, 25)
 """Steps that are kept of the first session of a side: twenty, after those that allocate."""
 HALF = """
