@@ -264,8 +264,15 @@ def in_rounds(
         while turn := follow(proof, first.config, trials, budget.left):
             side = sides[turn.entry is not None]
             limit = budget.left + GRACE
-            request = Request(seconds=WINDOW_SECONDS, time_limit=limit, fresh=True, later_epochs=later_epochs)
-            attempt = side.runner.measure(turn.config, replace(request, seed=turn.seed))
+            request = Request(
+                seconds=WINDOW_SECONDS,
+                time_limit=limit,
+                fresh=True,
+                seed=turn.seed,
+                later_epochs=later_epochs,
+                needs_ceiling=False,
+            )
+            attempt = side.runner.measure(turn.config, request)
             trials.append(turn.trial(attempt, len(trials)))
             rate = trials[-1].rate
             said = attempt.message or attempt.outcome if rate is None else f"{rate_text(rate)}/s"

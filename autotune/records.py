@@ -419,6 +419,8 @@ class Request:
     """Whether the dataset keeps samples itself: processes that live on have read those of the window before."""
     trace_path: str | None = None
     """File for the trace; only with ``part="trace"``."""
+    needs_ceiling: bool = True
+    """Whether the step alone is to be timed too; without, a CPU makes but its first ten steps before the window."""
 
 
 Payload = Measurement | ComputeProbe | LoaderTrace | NumericsCheck | GradientNoise | FirstLosses | Anatomy | Trace

@@ -241,10 +241,11 @@ def sequential_interval(
     """Return the interval of the ratio of two means, from pairs, that may be looked at after every pair.
 
     Each end has the chance ``alpha`` of ever being wrong, of which most is spent over the rounds that were ``planned``
-    before the first test: a ``share``, by default the more the more rounds these are. ``None`` below ``LEAST_ROUNDS`` pairs. On a machine that slows down the mean of ``others`` is
-    hardly known, but each pair may still tell. Then the interval is of the geometric mean of the pairs' ratios, wide
-    enough to hold the ratio of the means. That ratio lies among those of the pairs: where all are above 1, and so is
-    the lower end for their geometric mean, there is a gain, and the interval begins at 1 at least.
+    before the first test: a ``share``, by default the more the more rounds these are. ``None`` below ``LEAST_ROUNDS``
+    pairs. On a machine that slows down the mean of ``others`` is hardly known, but each pair may still tell. Then the
+    interval is of the geometric mean of the pairs' ratios, wide enough to hold the ratio of the means. That ratio lies
+    among those of the pairs: where all are above 1, and so is the lower end for their geometric mean, there is a gain,
+    and the interval begins at 1 at least.
     """
     if len(rates) < LEAST_ROUNDS:
         return None

@@ -217,7 +217,7 @@ class Session:
         gc.collect()  # a step holds itself through its optimizer
 
     def _train(self, config: Config, request: Request) -> Attempt:
-        warm = self._open_step(config)
+        warm = self._open_step(config, needs_ceiling=request.needs_ceiling)
         measurement = measure(self._workload, config, warm, self._device, request, self._group)
         reason = _reason_against(measurement, inspect_host().for_rank(self._group.size).memory_bytes)
         if reason is not None:
@@ -227,7 +227,7 @@ class Session:
         notes = dict.fromkeys((*measurement.notes, *warm.disturbances))
         return Attempt(outcome=outcome, payload=measurement, message="; ".join(notes))
 
-    def _open_step(self, config: Config) -> Any:
+    def _open_step(self, config: Config, *, needs_ceiling: bool = True) -> Any:
         if config.step_key != self._key:
             self._take_options(config)
             self._drop_step()
@@ -236,7 +236,8 @@ class Session:
                 model = self._workload.parallelize(self._workload.model.to(self._device.torch_device))
                 self._workload, self._is_parallel = replace(self._workload, model=model), True
             self._device.forget_peaks()
-            self._warm = open_step(self._workload, config, self._device, self._group, self._script_step(config))
+            script = self._script_step(config)
+            self._warm = open_step(self._workload, config, self._device, self._group, script, needs_ceiling)
             self._key = config.step_key
         return self._warm
 

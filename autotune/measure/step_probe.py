@@ -44,8 +44,8 @@ WARM_SECONDS = 0.6
 WARM_STEPS = 10
 BRIEF_SECONDS, MANY_STEPS = 0.3, 100
 """How long it runs on a CPU where steps are so short that it makes many of them."""
-WARM_CAP_SECONDS = 4.0
-"""How long it runs at most, where steps are slow; three steps are always made."""
+WARM_CAP_SECONDS, LEAST_STEPS = 4.0, 2
+"""How long it runs at most, where steps are slow, and the steps after the first that are always made."""
 MOST_SKIPPED = 17
 """Most first steps in fp16: its scale of the loss is halved from 65,536 until no gradient overflows."""
 LEAST_REST = 2
@@ -70,7 +70,12 @@ class _Resident(NamedTuple):
 
 
 def open_step(
-    workload: Workload, config: Config, device: Device, group: RankGroup = ALONE, step: Step | None = None
+    workload: Workload,
+    config: Config,
+    device: Device,
+    group: RankGroup = ALONE,
+    step: Step | None = None,
+    needs_ceiling: bool = True,
 ) -> WarmStep:
     """Warm a step on resident batches, and measure the ceiling there, all ranks together; by default the workload's.
 
@@ -96,7 +101,10 @@ def open_step(
     found, ends = found[: min(count, len(steps) + 1)], [end]
     ahead = steps_ahead(device, min(steps, default=0.0))
     before, begin = snapshot(job=group.job, gpu=device.gpu), now()
-    for _ in group.together(lambda made: _is_warm(1 + made, now() - begin, device)):
+    is_brief = not (needs_ceiling or device.is_asynchronous)
+    for _ in group.together(
+        lambda made: made >= LEAST_STEPS if is_brief else _is_warm(1 + made, now() - begin, device)
+    ):
         ends.append(step(*found[(len(ends) - 1) % len(found)])[-1])
         device.wait(ends[-1 - min(ahead, len(ends) - 1)])
     gpu = device.gpu.read() if device.gpu else None  # while it works
@@ -232,7 +240,7 @@ def _is_warm(steps: int, seconds: float, device: Device) -> bool:
     least = WARM_SECONDS if steps >= WARM_STEPS else WARM_CAP_SECONDS
     if steps >= MANY_STEPS and not device.is_asynchronous:
         least = BRIEF_SECONDS
-    return steps >= 3 and seconds >= least
+    return steps > LEAST_STEPS and seconds >= least
 
 
 def _take_the_last(workload: Workload, config: Config, step: Step, device: Device, place: torch.device) -> None:

@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Record the study of the referee.")
     parser.add_argument("--only", nargs="+", choices=("quiet", "busy"), default=["quiet", "busy"])
     parser.add_argument("--pairs", type=int, default=20, help="pairs of each kind in each part")
-    parser.add_argument("--minutes", type=float, default=12.0, help="begin no pair after so many minutes")
+    parser.add_argument("--minutes", type=float, default=15.0, help="begin no pair after so many minutes")
     parser.add_argument("--train-doctor", help="the command to compare by instead")
     options = parser.parse_args()
     RECORDED.mkdir(exist_ok=True)
@@ -122,7 +122,8 @@ def compared(kind: str) -> dict[str, Any]:
             measured = [turn_of(trial) for trial in trials]
             while len(measured) < 2 * ROUNDS:
                 side = len(measured) % 2
-                request = Request(seconds=WINDOW_SECONDS, time_limit=30.0, fresh=True, seed=len(measured) // 2)
+                seed = len(measured) // 2
+                request = Request(seconds=WINDOW_SECONDS, time_limit=30.0, fresh=True, seed=seed, needs_ceiling=False)
                 attempt = sides[side].runner.measure(config, request)
                 measured.append({"side": side, "rate": attempt.measurement and attempt.measurement.samples_per_second})
     return {
