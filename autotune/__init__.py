@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from autotune.exports import Export as Export
     from autotune.exports import export as export
     from autotune.outcome import Outcome as Outcome
+    from autotune.proof import Comparison as Comparison
     from autotune.records import Measurement as Measurement
     from autotune.records import Trial as Trial
     from autotune.report.result import RecordedStudy as RecordedStudy
     from autotune.report.result import Result as Result
     from autotune.result import Check as Check
-    from autotune.result import Comparison as Comparison
     from autotune.search.read import read_study as read_study
     from autotune.search.sampler import PredictiveSampler as PredictiveSampler
     from autotune.workload import Workload as Workload
@@ -44,7 +44,7 @@ _HOMES = {
     "AutotuneError": "errors",
     "Cause": "diagnosis.findings",
     "Check": "result",
-    "Comparison": "result",
+    "Comparison": "proof",
     "Config": "config",
     "ConfigFileError": "errors",
     "Diagnosis": "diagnosis.findings",

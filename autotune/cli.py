@@ -280,8 +280,7 @@ def _check(flags: argparse.Namespace) -> int:
 def _compare(flags: argparse.Namespace) -> int:
     given: list[Any] = flags.model or _sides(flags)
     from autotune.comparison import compare
-    from autotune.encoding import without_nan
-    from autotune.report.table import trial_row
+    from autotune.encoding import to_json, without_nan
     from autotune.report.terminal import comparison_text
 
     names = ("base", "margin", "python", "baseline", "dataset", "samples_per_step", "budget")
@@ -289,10 +288,7 @@ def _compare(flags: argparse.Namespace) -> int:
     with _progress(flags.quiet) as on_progress:
         found = compare(*given, **options, on_progress=on_progress)
     if flags.json:
-        sides = {name: asdict(side) | {"config": side.config.to_document()} for name, side in found.sides.items()}
-        trials = [{"side": "a" if trial.entry is None else "b", **trial_row(trial)} for trial in found.history]
-        content = asdict(replace(found, history=())) | sides | {"history": trials}
-        print(json.dumps(without_nan(content), indent=2, allow_nan=False))
+        print(json.dumps(without_nan(to_json(found)), indent=2, allow_nan=False))
     else:
         _print(comparison_text(found) + "\n")
     return DIFFERENCE_CODES.get(found.verdict, 0)

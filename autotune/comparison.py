@@ -20,10 +20,10 @@ from autotune.knobs import as_baseline, fitted
 from autotune.limits import GRACE, Budget, parse_duration, parse_share
 from autotune.messages import Messages, Progress
 from autotune.notes import on_uneven_workers
-from autotune.proof import Confirmation, Proof, Standing, confirmation_of, finalists_for, follow, shown_uneven
+from autotune.proof import Comparison, Confirmation, Proof, confirmation_of, finalists_for, follow, shown_uneven
 from autotune.records import Request, Runner, Trial
 from autotune.report.text import rate_text
-from autotune.result import Check, Comparison, SideResult
+from autotune.result import Check
 from autotune.runner.local import ProcessRunner
 from autotune.runner.process import ProcessLostError, version_of
 from autotune.runner.revision import resolve
@@ -98,17 +98,19 @@ def compare(
         if counted[0] != counted[1] and samples_per_step is None:
             raise UsageError("one side has no DataLoader: name the samples of its steps, as in --samples-per-step 32")
         found, trials = in_rounds((one, two), time, messages, margin=share, seed=secrets.randbits(31))
-        standings = (found.baseline, found.standing(two.config))
-        results = [_result(side, standing, time) for side, standing in zip((one, two), standings, strict=True)]
+        losses = tuple(_losses(runner, side.config, time) for runner, side in ((first, one), (second, two)))
+    standings = (found.baseline, found.standing(two.config))
     uneven = shown_uneven(standings, trials)
     return Comparison(
-        verdict="undecided" if uneven else found.verdict(two.config) or "undecided",
-        a=results[0],
-        b=results[1],
+        names=(one.name, two.name),
+        a=standings[0],
+        b=standings[1],
+        verdict="undecided" if uneven else found.verdict(two.config),
         ratio=found.speedup(two.config),
         interval=found.interval(two.config),
         margin=share,
         rounds=found.rounds_of(two.config),
+        losses=losses,
         unit="steps" if any(counted) and samples_per_step is None else "samples",
         notes=(*messages.notes, *(on_uneven_workers(uneven) if uneven else ())),
         history=trials,
@@ -143,21 +145,12 @@ def _side(name: str, runner: ProcessRunner, settings: Config) -> Side:
     return Side(name, config, runner)
 
 
-def _result(side: Side, standing: Standing, time: Budget) -> SideResult:
-    """Return a side with its rate and, where there is time, a script's first losses; a function's begin as ours do."""
-    losses: tuple[float, ...] = ()
-    if isinstance(side.runner, ProcessRunner) and side.runner.script and time.left > 0:
+def _losses(runner: ProcessRunner, config: Config, time: Budget) -> tuple[float, ...]:
+    """Return the first losses of a script, where there is time; none of a function, whose random state is ours."""
+    if runner.script is not None and time.left > 0:
         with suppress(AutotuneError, ProcessLostError, KeyboardInterrupt):  # the rates are there
-            losses = side.runner.losses(side.config, min(LOSS_SECONDS, time.left))
-    return SideResult(
-        name=side.name,
-        config=side.config,
-        samples_per_second=standing.rate,
-        ci95=standing.rate_ci95,
-        peak_memory_bytes=standing.typical.peak_memory_bytes,
-        memory=standing.typical.memory,
-        losses=losses,
-    )
+            return runner.losses(config, min(LOSS_SECONDS, time.left))
+    return ()
 
 
 def check(

@@ -9,12 +9,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from autotune.config import Config
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Measurement, Trial
-from autotune.result import Difference, Finalist
+from autotune.result import Finalist
 from autotune.stats import (
     ALPHA,
     FINAL_SHARE,
@@ -106,6 +106,38 @@ class Standing:
     """95 % interval for the rate of one further measurement; ``None`` below three."""
     typical: Measurement
     """The measurement with the median rate; its ceiling is the mean of all, no less than ``rate``."""
+
+
+Difference = Literal["faster", "slower", "no difference", "not slower", "undecided"]
+"""Whether the second side is faster or slower, neither by more than 5 %, or not slower by more than a margin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two sides measured by turns in fresh processes."""
+
+    names: tuple[str, str]
+    """Their command lines, or the references of their functions."""
+    a: Standing
+    b: Standing
+    verdict: Difference
+    ratio: float
+    """Rate of the second side over that of the first, in the same rounds."""
+    interval: Interval | None
+    """Interval of it that holds after every round, with 95 %; ``None`` below three rounds."""
+    margin: float
+    """Loss that was asked about, as a share; 0 where any difference was."""
+    rounds: int
+    """Complete rounds."""
+    unit: Literal["samples", "steps"] = "samples"
+    """The unit of the rates, a second."""
+    losses: tuple[tuple[float, ...], ...] = ((), ())
+    """First losses of both scripts, from the same seed; empty where they are not known."""
+    notes: tuple[str, ...] = ()
+    history: tuple[Trial, ...] = ()
+    """Every measurement in order; those of the first side have no ``entry``."""
+    seconds: float = 0.0
+    """Wall time of everything."""
 
 
 def standing_of(config: Config, measurements: Iterable[Measurement], *, is_crowded: bool = False) -> Standing:
@@ -334,17 +366,17 @@ class Confirmation:
         is_gain = shows_gain(self.interval(config)) and self.speedup(config) >= CLAIM
         return is_gain and not self._is_of_neighbours(config)
 
-    def verdict(self, config: Config) -> Difference | None:
-        """Return the answer of the rounds to the question of ``margin``; ``None`` while there is none."""
+    def verdict(self, config: Config) -> Difference:
+        """Return the answer of the rounds to the question of ``margin``."""
         (low, high), ratio = self.interval(config) or (0.0, math.inf), self.speedup(config)
         if self.margin:
-            return "slower" if high < 1 - self.margin else "not slower" if low > 1 - self.margin else None
+            return "slower" if high < 1 - self.margin else "not slower" if low > 1 - self.margin else "undecided"
         if self.is_proven(config):
             return "faster"
         if high <= 1 and ratio * CLAIM <= 1:
             return "slower"
         is_small = low >= 1 / NEGLIGIBLE and high <= NEGLIGIBLE and 1 / CLAIM < ratio < CLAIM
-        return "no difference" if is_small else None
+        return "no difference" if is_small else "undecided"
 
     @property
     def most(self) -> float | None:
@@ -369,7 +401,7 @@ class Confirmation:
         if leader is None:
             return True
         if self.margin is not None:
-            return self.verdict(leader) is not None
+            return self.verdict(leader) != "undecided"
         if self.is_proven(leader):
             return self._knows_rate(self.baseline) and self._knows_rate(self.standing(leader))
         is_small = all(self.speedup(config) < CLAIM for config in self._running)

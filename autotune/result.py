@@ -267,58 +267,6 @@ def parse_verdict(text: object) -> Verdict | None:
     return next((verdict for verdict in (Verdict.FASTER, Verdict.UNDECIDED) if text == verdict), None)
 
 
-Difference = Literal["faster", "slower", "no difference", "not slower"]
-"""Difference of the second side of a comparison: proven, excluded beyond 5 %, or excluded beyond a margin."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideResult:
-    """One side of a comparison, measured."""
-
-    name: str
-    """Its command line, or the reference of its function."""
-    config: Config
-    """The settings that it trains with."""
-    samples_per_second: float
-    """Its rate over all of its measurements, in the comparison's unit."""
-    ci95: Interval | None
-    """95 % interval of that rate, over processes."""
-    peak_memory_bytes: int
-    memory: str
-    """Which memory that is, ``host`` or ``device``."""
-    losses: tuple[float, ...] = ()
-    """First losses of a script, from the same seed on both sides; empty where they are not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Two sides measured by turns in fresh processes."""
-
-    verdict: Difference | Literal["undecided"]
-    """Whether the second side is faster, slower, neither, or with a margin not slower by more than that."""
-    a: SideResult
-    b: SideResult
-    ratio: float
-    """Rate of the second side over that of the first, in the same rounds."""
-    interval: Interval | None
-    """Interval of it that holds after every round, with 95 %; ``None`` below three rounds."""
-    margin: float
-    """Loss that was asked about, as a share; 0 where any difference was."""
-    rounds: int
-    """Complete rounds of fresh processes."""
-    unit: Literal["samples", "steps"] = "samples"
-    notes: tuple[str, ...] = ()
-    history: tuple[Trial, ...] = ()
-    """Every measurement in order; those of the first side have no ``entry``."""
-    seconds: float = 0.0
-    """Wall time of everything."""
-
-    @property
-    def sides(self) -> dict[str, SideResult]:
-        """Both sides by their letters."""
-        return {"a": self.a, "b": self.b}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """A promise, and the measurements of now."""

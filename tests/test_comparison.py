@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from autotune.errors import NothingFeasibleError, UsageError
 from autotune.limits import Budget
 from autotune.messages import Messages, Progress
 from autotune.outcome import Outcome
-from autotune.proof import Confirmation
+from autotune.proof import Comparison, Confirmation, standing_of
 from autotune.records import Attempt, Request, Trial
 from autotune.report.terminal import comparison_text
-from autotune.result import Comparison, SideResult
+from tests import examples
 from tests.simulated import SimulatedMachine, StepCost
 
 SAME = Config(batch_size=8)
@@ -92,7 +92,7 @@ def test_a_gate_ends_as_soon_as_it_may_and_a_slowdown_beyond_it_is_found() -> No
 
 def test_too_few_rounds_tell_nothing_and_a_side_that_fails_is_named() -> None:
     found, _ = compared(0.5, budget=20.0, seconds=8.0)
-    assert (found.rounds_of(SAME), found.verdict(SAME)) == (1, None)
+    assert (found.rounds_of(SAME), found.verdict(SAME)) == (1, "undecided")
     with pytest.raises(NothingFeasibleError, match="b: device_oom"):
         compared(1.0, outcome=Outcome.DEVICE_OOM)
     found, trials = compared(1.0, interrupt_at=6)
@@ -100,20 +100,11 @@ def test_too_few_rounds_tell_nothing_and_a_side_that_fails_is_named() -> None:
 
 
 def result(**changes: Any) -> Comparison:
-    sides = [
-        SideResult(
-            name=f"train.py --lr {n}",
-            config=SAME,
-            samples_per_second=rate,
-            ci95=(rate - 5, rate + 5),
-            peak_memory_bytes=2**30,
-            memory="host",
-            losses=(2.5, 1.25),
-        )
-        for n, rate in ((1, 1000.0), (2, 900.0))
-    ]
+    measured = [examples.measurement(samples_per_second=rate, peak_memory_bytes=2**30) for rate in (1000.0, 900.0)]
+    a, b = (replace(standing_of(SAME, [each]), rate_ci95=(995.0, 1005.0)) for each in measured)
     given = {"verdict": "slower", "ratio": 0.9, "interval": (0.88, 0.92), "margin": 0.0, "rounds": 4}
-    return Comparison(a=sides[0], b=sides[1], **{**given, **changes})
+    losses = ((2.5, 1.25),) * 2
+    return Comparison(names=("train.py --lr 1", "train.py --lr 2"), a=a, b=b, losses=losses, **{**given, **changes})
 
 
 @pytest.mark.parametrize(
@@ -177,10 +168,10 @@ def test_two_states_of_a_script_are_compared(
     found = json.loads(said.out)
     assert found["verdict"] == ("slower" if code else "not slower")
     assert found["ratio"] == pytest.approx(float(before) / float(after), rel=0.15)
-    assert found["a"]["samples_per_second"] < 8 / float(before)
-    assert found["a"]["losses"] == found["b"]["losses"]
+    assert found["a"]["rate"] < 8 / float(before)
+    assert found["losses"][0] == found["losses"][1]
     assert found["b"]["config"]["dataloader"]["batch_size"] == 8
-    assert {each["side"] for each in found["history"]} == {"a", "b"}
+    assert {each["entry"] for each in found["history"]} == {None, 0}
     assert said.err.count("the first that trains") == 1
     assert [path.name for path in folder.iterdir()] == ["train.py"]
 
@@ -208,9 +199,9 @@ def test_functions_and_another_interpreter_are_compared(folder: Path) -> None:
     found = comparison.compare(
         "mine.py:before", "mine.py:after", baseline="batch_size=8", python=sys.executable, on_progress=seen.append
     )
-    assert (found.verdict, found.a.losses, found.unit) == ("slower", (), "samples")
-    assert found.b.samples_per_second < 500
-    assert {found.a.name, found.b.name} == {"mine.py:before", "mine.py:after"}
+    assert (found.verdict, found.losses, found.unit) == ("slower", ((), ()), "samples")
+    assert found.b.rate < 500
+    assert found.names == ("mine.py:before", "mine.py:after")
     assert found.notes == ()
 
 

@@ -62,8 +62,9 @@ if TYPE_CHECKING:
     from autotune.diagnosis.findings import Diagnosis, Finding
     from autotune.messages import Progress
     from autotune.probes import Trace
+    from autotune.proof import Comparison
     from autotune.records import Probe, Trial, WorkloadFacts
-    from autotune.result import Answer, Check, Comparison
+    from autotune.result import Answer, Check
 
 BAR_WIDTH = 12
 """Character cells of a full bar in the step-time rows."""
@@ -284,19 +285,21 @@ def comparison_text(found: Comparison) -> str:
         "no difference": f"No difference above {percent_up(max(ends[1] - 1, 1 - ends[0]))}.",
         "undecided": "Undecided: stop other programs, or give a larger --budget.",
     }
+    peaks = [side.typical.peak_memory_bytes for side in (found.a, found.b)]
     rows = [
         (
-            f"{letter}: `{side.name}`",
-            rate_with_interval(side.samples_per_second, side.ci95),
-            format_size(side.peak_memory_bytes),
-            f"{side.losses[0]:.4g} → {side.losses[-1]:.4g}" if side.losses else "",
+            f"{letter}: `{name}`",
+            rate_with_interval(side.rate, side.rate_ci95),
+            format_size(peak),
+            f"{losses[0]:.4g} → {losses[-1]:.4g}" if losses else "",
         )
-        for letter, side in found.sides.items()
+        for letter, name, side, peak, losses in zip(
+            "ab", found.names, (found.a, found.b), peaks, found.losses, strict=True
+        )
     ]
-    memory = found.b.peak_memory_bytes / max(1, found.a.peak_memory_bytes)
     interval = f" ({ends[0]:.3f} to {ends[1]:.3f})" if found.interval else ""
-    rows.append(("b / a", f"**{found.ratio:.3f}**{interval}", f"{memory:.2f}", ""))
-    head = ("", f"{unit} (95 %)", f"peak of {found.a.memory} memory", "first losses")
+    rows.append(("b / a", f"**{found.ratio:.3f}**{interval}", f"{peaks[1] / max(1, peaks[0]):.2f}", ""))
+    head = ("", f"{unit} (95 %)", f"peak of {found.a.typical.memory} memory", "first losses")
     used = [column for column in range(4) if any(row[column] for row in rows)]
     lines = [head, ("---",) * 4, *rows]
     table = [f"| {' | '.join(line[column] for column in used)} |" for line in lines]

@@ -118,7 +118,7 @@ def compared(kind: str) -> dict[str, Any]:
             config = first.script.present
             sides = Side("a", config, first), Side("b", config, second)
             found, trials = in_rounds(sides, clock, Messages(clock, hear), margin=0.0, seed=secrets.randbits(31))
-            seconds, verdict = clock.spent, found.verdict(config) or "undecided"
+            seconds, verdict = clock.spent, found.verdict(config)
             measured = [turn_of(trial) for trial in trials]
             while len(measured) < 2 * ROUNDS:
                 side = len(measured) % 2
