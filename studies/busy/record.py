@@ -25,11 +25,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from autotune.comparison import Side, in_rounds
 from autotune.config import Config
+from autotune.errors import NothingFeasibleError
 from autotune.limits import Budget, parse_duration
 from autotune.machine.host import inspect_host
-from autotune.proof import Rounds, finalists_for
-from autotune.records import Attempt, Request
+from autotune.messages import Messages
+from autotune.records import Request
 from autotune.runner.local import ProcessRunner
 from autotune.stats import fieller_interval, student_quantile
 from autotune.workload import describe
@@ -165,33 +167,16 @@ def measuring() -> Iterator[tuple[ProcessRunner, Config]]:
 
 def confirmed(runner: ProcessRunner, baseline: Config, seconds: float, seed: int) -> dict[str, Any]:
     """Confirm the baseline against itself as a run would in so many seconds."""
-    clock, taken = Budget(seconds), 0
-
-    def has_time(measurements: float, rounds: int) -> bool:
-        cost = clock.spent / taken if taken else 0.0
-        return clock.left >= measurements * cost
-
-    def count(config: Config, attempt: Attempt, place: object) -> None:
-        nonlocal taken
-        taken += 1
-
-    found = Rounds(
-        runner,
-        baseline,
-        [baseline],
-        lambda: Request(seconds=WINDOW_SECONDS, time_limit=TIME_LIMIT, fresh=True),
-        has_time=has_time,
-        baselines=finalists_for(seconds / 5)[1],
-        seed=seed,
-        on_attempt=count,
-    ).run()
-    if found is None:
+    clock, sides = Budget(seconds), (Side("baseline", baseline, runner), Side("again", baseline, runner))
+    try:
+        found, _ = in_rounds(sides, clock, Messages(clock), seed=seed)
+    except NothingFeasibleError:
         return {"rounds": 0, "is_proven": False}
     return {
-        "rounds": len(found.rounds),
-        "is_proven": found.is_proven(0),
-        "speedup": found.speedup(0),
-        "ci95": found.interval(0),
+        "rounds": found.rounds_of(baseline),
+        "is_proven": found.is_proven(baseline),
+        "speedup": found.speedup(baseline),
+        "ci95": found.interval(baseline),
         "seconds": clock.spent,
     }
 
