@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from autotune import Workload
 from autotune.config import Config
 from autotune.machine.nvml import NvmlGpu
-from autotune.measure import benchmark, loader_probe, numerics_probe, step_probe
+from autotune.measure import benchmark, numerics_probe, session, step_probe
 from autotune.measure.conditions import Snapshot
 from autotune.measure.device import AcceleratorDevice
 from autotune.probes import LoaderTrace
@@ -530,7 +530,7 @@ def on_card(card: Card, job: Job) -> Iterator[None]:
         patch.object(numerics_probe, "open_reader", inline),
         patch.object(benchmark, "open_stream", lambda workload, config, place, **_: FakeStream(card, job, config)),
         patch.object(
-            loader_probe,
+            session,
             "look_at_loader",
             lambda workload, config, device, seconds, place: trace_of(card, job, config, seconds),
         ),
