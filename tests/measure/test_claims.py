@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from autotune.config import Config
+from autotune.machine.host import throttled_seconds
 from autotune.measure.benchmark import measure
 from autotune.measure.conditions import conditions_between, snapshot
 from autotune.measure.device import CpuDevice
@@ -139,12 +140,16 @@ def test_what_comes_from_storage_is_told_from_what_the_page_cache_had(blocks: Pa
     ],
     ids=["v2", "v1"],
 )
-def test_throttling_by_the_quota_is_told(tmp_path: Path, group: str, folder: str, before: str, after: str) -> None:
+def test_throttling_by_the_quota_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, folder: str, before: str, after: str
+) -> None:
+    monkeypatch.setattr("autotune.measure.conditions.throttled_seconds", lambda: throttled_seconds(tmp_path))
+
     def conditions_after(seconds: float) -> Conditions:
         statistics.write_text(f"nr_periods 10\n{before}\n")
-        begin = snapshot(tmp_path)
+        begin = snapshot()
         statistics.write_text(f"nr_periods 30\n{after}\n")
-        return conditions_between(begin, replace(snapshot(tmp_path), clock=begin.clock + seconds))
+        return conditions_between(begin, replace(snapshot(), clock=begin.clock + seconds))
 
     statistics = tmp_path / "sys/fs/cgroup" / folder / "cpu.stat"
     statistics.parent.mkdir(parents=True)
