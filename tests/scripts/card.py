@@ -9,9 +9,9 @@ from tests.accelerator import Card
 CARD = Card()
 
 if "autotune.measure.session" in sys.modules:
-    from autotune.measure import benchmark, device, step_probe
+    from autotune.measure import benchmark, session, step_probe
     from tests.accelerator import FakeAccelerator, counters_of
 
     DEVICE = FakeAccelerator(CARD)
-    device.open_device = lambda *given: DEVICE  # type: ignore[assignment]
+    session.open_device = lambda *given: DEVICE  # type: ignore[assignment]
     benchmark.snapshot = step_probe.snapshot = counters_of(CARD)
