@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autotune.errors import UserCodeError as UserCodeError
     from autotune.exports import Export as Export
     from autotune.exports import export as export
+    from autotune.item_store import stored as stored
     from autotune.outcome import Outcome as Outcome
     from autotune.proof import Comparison as Comparison
     from autotune.records import Measurement as Measurement
@@ -70,6 +71,7 @@ _HOMES = {
     "export": "exports",
     "load_config": "config",
     "read_study": "search.read",
+    "stored": "item_store",
     "tune": "api",
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -177,9 +176,8 @@ def tune(workload: str | Workload | Script, dataset: str | None = None, **option
             with messages.waiting("loading your model and dataset"):
                 facts = runner.inspect(asked.baseline)
             opening, loading, host = time.spent - begin, runner.loading, inspect_host()
-            is_chosen = device != "auto" or "CUDA_VISIBLE_DEVICES" in os.environ or isinstance(workload, Script)
-            ranks, version = asked.baseline.ranks, facts.versions["torch"]
-            for note in device_notes(facts.device, host, version, ranks, is_chosen=is_chosen):
+            ranks, torch, is_script = asked.baseline.ranks, facts.versions["torch"], isinstance(workload, Script)
+            for note in device_notes(facts.device, host, torch, ranks, is_chosen=device != "auto", is_script=is_script):
                 messages.note(note)
             fixed = {} if facts.batch_samples is None else {"batch_size": facts.batch_samples}
             if runner.script is not None:

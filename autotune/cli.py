@@ -38,7 +38,7 @@ from autotune.flags import (
 from autotune.limits import parse_duration, require_budget
 from autotune.machine.launcher import Launch
 from autotune.machine.signals import interruptible, shielded
-from autotune.output import BARE_EXPORT, EXPORT, REPORT, STUDY, TRACE, Output
+from autotune.output import BARE_EXPORT, EXPORT, REPORT, STUDY, Output
 from autotune.report.text import printable
 from autotune.result import Verdict, parse_verdict, verdict_text
 
@@ -251,7 +251,6 @@ def _print(text: str) -> None:
 
 
 def _say(text: str) -> None:
-    """Print foreign text to stderr."""
     print(printable(text), file=sys.stderr)
 
 
@@ -318,16 +317,13 @@ def _diagnose(flags: argparse.Namespace) -> int:
     with _quiet_warnings(flags.quiet):
         if flags.config:
             config = read_answer(flags.config)[0] if flags.script else load_config(flags.config)
-    if flags.trace:
-        kept = _code_files(workload, flags.dataset) | ({"the config file": Path(flags.config)} if flags.config else {})
-        Output(flag="--trace", path=Path(flags.trace), kind=TRACE, force=flags.force, kept=kept).require()
     from autotune.diagnostics import diagnose
     from autotune.encoding import without_nan
     from autotune.report.terminal import diagnosis_report, open_console
 
     with _progress(flags.quiet) as on_progress:
-        place = _place(flags)
-        found = diagnose(workload, config, flags.dataset, **place, trace=flags.trace, on_progress=on_progress)
+        options: dict[str, Any] = _place(flags) | {"remedies": getattr(flags, "try"), "on_progress": on_progress}
+        found = diagnose(workload, config, flags.dataset, **options)
     if flags.json:
         content = {"bottleneck": found.bottleneck, **asdict(found), "config": found.config.to_document()}
         print(json.dumps(without_nan(content), indent=2, allow_nan=False))
@@ -417,7 +413,6 @@ def _report(flags: argparse.Namespace) -> int:
 
 
 def _tune_arguments(flags: argparse.Namespace, workload: str | Script) -> dict[str, Any]:
-    """Return the arguments of ``tune`` that a command has flags for; raises ``UsageError`` for a wrong budget."""
     named = (option for option in OPTIONS.values() if option.keyword and option.name in flags)
     given = {option.keyword: getattr(flags, option.name) for option in named}
     budget = None if flags.budget is None else require_budget(parse_duration(flags.budget))
@@ -455,7 +450,6 @@ def _write_report(study: StudyRecord, report: Output, quiet: bool) -> None:
 def _write_beside(
     result: Result, output: Output, report: Output | None, patch: Output | None, flags: argparse.Namespace
 ) -> None:
-    """Write the report and the patch that were asked for beside the config file."""
     if report:
         from autotune.result import StudyRecord
 
@@ -589,7 +583,6 @@ def _outputs(flags: argparse.Namespace, workload: str | Script) -> tuple[Output,
 
 
 def _page(flag: str, text: str, force: bool, kept: Mapping[str, Path], also: str = "") -> Output:
-    """Return the file of a report, known to be writable."""
     page = Output(flag=flag, path=Path(text), kind=REPORT, force=force, kept=kept)
     if page.path.suffix != ".html":
         raise UsageError(f"{flag} {text}: a report ends in .html{also}")
@@ -613,7 +606,6 @@ def _study_file(location: str) -> Path:
 
 
 def _aside(output: Output) -> Output:
-    """Return the place of an answer beside a file whose gain is proven."""
     return replace(output, path=output.path.with_name(f"{output.path.stem}.undecided{output.path.suffix}"))
 
 

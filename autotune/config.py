@@ -405,7 +405,6 @@ class Config:
         )
 
     def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows: the verdict, and the settings and rates before and after."""
         found = self.measured or {}
         after = {**self.plain(), "samples_per_second": found.get("samples_per_second")}
         columns = {"before": found["baseline"], "after": after} if "baseline" in found else {"settings": after}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from autotune.config import Config
 from autotune.diagnosis.findings import Diagnosis, Evidence
 from autotune.diagnosis.limits import find
 from autotune.knobs import as_baseline, fitted
-from autotune.machine.host import inspect_host
+from autotune.machine.host import device_notes, inspect_host
 from autotune.messages import Messages, Progress
-from autotune.output import TRACE, Output
+from autotune.probes import LoaderTrace
 from autotune.records import Attempt, Part, Probe, Request, Runner, Trial, WorkloadFacts
+from autotune.remedies import tried
 from autotune.runner.local import ProcessRunner
 from autotune.search.attempt import measure_once_more, require_numbers
 from autotune.workload import Script, Workload, describe
@@ -35,21 +35,18 @@ def diagnose(
     device: str = "auto",
     ranks: int | None = None,
     oversubscribe_ranks: bool = False,
-    trace: str | Path | None = None,
+    remedies: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Diagnosis:
     """Measure one configuration for some seconds, probe its parts, and name its limit and the remedy.
 
     ``workload``, ``dataset``, ``device``, ``ranks`` and ``oversubscribe_ranks`` are those of ``tune``. ``config`` is
     the configuration, a ``Config`` or its fields: by default batch size 32, no workers and fp32, or a script's own
-    settings. ``trace`` is a file to which torch's profiler writes a few steps, in Chrome's format, after everything was
-    measured.
+    settings. ``remedies`` are measured too, for some two minutes: the items stored, in memory, and on the device.
 
     Raises ``UsageError``, ``UserCodeError`` and ``NothingFeasibleError`` when the configuration cannot be measured, and
     ``ConfigFileError`` when the trace cannot be written.
     """
-    if trace is not None:
-        Output(flag="--trace", path=Path(trace), kind=TRACE, force=True).require()
     messages = Messages(on_progress=on_progress or (lambda progress: None))
     messages.show(Progress(phase="inspect"))
     source = describe(workload, dataset)
@@ -58,15 +55,19 @@ def diagnose(
         facts = runner.inspect(given)
         if runner.script is not None and config is None:
             given = replace(runner.script.present, ranks=given.ranks)
-        return _examine(runner, fitted(given, facts, None), facts, messages, trace)
+        torch, way = facts.versions["torch"], {"is_chosen": device != "auto", "is_script": runner.script is not None}
+        for note in device_notes(facts.device, inspect_host(), torch, given.ranks, **way):
+            messages.note(note)
+        found, loader = _examine(runner, fitted(given, facts, None), facts, messages)
+        return replace(found, remedies=tuple(tried(runner, found, loader, messages))) if remedies else found
 
 
 def _examine(
-    runner: Runner, config: Config, facts: WorkloadFacts, messages: Messages, trace: str | Path | None
-) -> Diagnosis:
-    def look(part: Part, **settings: Any) -> Attempt:
+    runner: Runner, config: Config, facts: WorkloadFacts, messages: Messages
+) -> tuple[Diagnosis, LoaderTrace | None]:
+    def look(part: Part) -> Attempt:
         messages.show(Progress(phase="probe", running=config))
-        return runner.measure(config, Request(seconds=PART_SECONDS, time_limit=TIME_LIMIT, part=part, **settings))
+        return runner.measure(config, Request(seconds=PART_SECONDS, time_limit=TIME_LIMIT, part=part))
 
     messages.show(Progress(phase="baseline", running=config))
     request = Request(seconds=WINDOW_SECONDS, time_limit=TIME_LIMIT)
@@ -75,7 +76,6 @@ def _examine(
     messages.show(Progress(phase="baseline", finished=trial))
     measured = require_numbers(attempt)
     compute, loader, inside = look("compute"), look("loader"), look("anatomy")
-    traced = None if trace is None else look("trace", trace_path=str(Path(trace).resolve()), fresh=True)
     evidence = Evidence(
         config=config,
         facts=facts,
@@ -91,12 +91,12 @@ def _examine(
     )
     failed = {"the step alone": compute, "the data loader": loader, "the workload's code": inside}
     unseen = (f"{what} could not be probed: {look.message}" for what, look in failed.items() if not look.found)
-    return Diagnosis(
+    found = Diagnosis(
         config=config,
         facts=facts,
         measurement=measured,
         findings=find(evidence),
         anatomy=inside.anatomy,
-        trace=traced.trace if traced else None,
-        notes=(*measured.notes, *unseen, *([f"no trace: {traced.message}"] if traced and not traced.trace else [])),
+        notes=(*messages.notes, *measured.notes, *unseen),
     )
+    return found, loader.loader

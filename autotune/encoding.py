@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 
 from autotune.config import Config
 from autotune.errors import UsageError
-from autotune.probes import Anatomy, ComputeProbe, FirstLosses, GradientNoise, LoaderTrace, NumericsCheck, Trace
+from autotune.probes import Anatomy, ComputeProbe, FirstLosses, GradientNoise, LoaderTrace, NumericsCheck, StoredItems
 from autotune.records import Measurement
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ PAYLOADS: Mapping[str, type[Any]] = {
     "noise": GradientNoise,
     "losses": FirstLosses,
     "anatomy": Anatomy,
-    "trace": Trace,
+    "store": StoredItems,
 }
 """The name that stands before the payload of an attempt."""
 

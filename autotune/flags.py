@@ -164,6 +164,7 @@ _OPTIONS = (
     Option(
         "samples_per_step", "N", "samples of a step where no DataLoader feeds it, such as 64 (default: count steps)"
     ),
+    Option("try", None, "also measure what storing the data, or keeping it in memory, would gain, in 2m"),
     Option("allow_writes", None, "let the script write checkpoints and logs each time that it is measured"),
     Option("allow_uploads", None, "let the script send to trackers and model hubs each time that it is measured"),
     Option("dry_run", None, "start the script once, show which DataLoader trains and what would be varied"),
@@ -178,7 +179,6 @@ _OPTIONS = (
         "FILE",
         "also write a report, such as report.html; its charts need pip install 'torch-autotune[report]'",
     ),
-    Option("trace", "FILE", "also write torch's profile of a few steps, such as trace.json"),
     Option("force", None, "replace any file but the script and the study, also a proven answer by an undecided one"),
     Option("exit_verdict", None, "exit with 0 for faster, 10 for no gain, 11 for undecided"),
     Option("quiet", None, "print nothing but errors to stderr", keyword="quiet"),
@@ -323,7 +323,6 @@ class Parser(argparse.ArgumentParser):
         return own, tuple(rest)
 
     def _of_file(self, script: tuple[str, ...]) -> dict[str, Any]:
-        """Return the options of this command that pyproject.toml gives."""
         known = {action.dest for action in self._actions if action.nargs != 2}
         is_measuring = self.prog.split()[-1] in MEASURING
         found = {name: each for name, each in file_options().items() if name in known} if is_measuring else {}
@@ -472,12 +471,9 @@ def _add_compare(parser: Parser) -> None:
 def _add_diagnose(parser: Parser) -> None:
     _add(parser.add_argument_group("your code, where it is no script"), "model", "dataset")
     group = parser.add_argument_group("the run")
-    _add(group, "device", "ranks", "oversubscribe_ranks", "loop", *ALLOWING)
+    _add(group, "device", "ranks", "oversubscribe_ranks", "loop", "try", *ALLOWING)
     _add(group.add_mutually_exclusive_group(), "baseline", "config")
-    output = parser.add_argument_group("output")
-    _add(output, "trace")
-    _add_force(output)
-    _add(output, "json", "quiet")
+    _add(parser.add_argument_group("output"), "json", "quiet")
 
 
 def _add_export(parser: Parser) -> None:
@@ -605,7 +601,6 @@ def _add(group: argparse._ActionsContainer, *names: str) -> None:
 
 
 def _add_force(group: argparse._ActionsContainer) -> None:
-    """Add ``--force`` to a command that reads an answer or measures without one."""
     group.add_argument("--force", action="store_true", help="replace any file but those that are read")
 
 

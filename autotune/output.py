@@ -6,12 +6,10 @@ Every file is written whole beside its place and then moved there, so a stream o
 from __future__ import annotations
 
 import errno
-import gzip
 import os
 import secrets
 import stat
 import tempfile
-import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,8 +33,6 @@ EXPORTED = "Exported by autotune"
 """Beginning of the first comment of an export or a patch."""
 GENERATOR = '<meta name="generator" content="autotune">'
 """Element in the head of a report."""
-TRACED = ("autotune", "trace of training steps")
-"""Key and value in a trace of torch's profiler."""
 STUDY_START = b'{"op_code"'
 """How the first line of Optuna's journal files begins."""
 
@@ -59,17 +55,12 @@ def is_study(path: Path, content: bytes) -> bool:
 REPORT = Kind("report", lambda path: GENERATOR.encode() in _head(path))
 EXPORT = Kind("export or patch", lambda path: _head(path).startswith(f"# {EXPORTED}".encode()))
 BARE_EXPORT = Kind("export that can be recognised (it has no comments)", lambda path: False)
-TRACE = Kind("trace", lambda path: '"{}": "{}"'.format(*TRACED).encode() in _head(path))
 STUDY = Kind("study", lambda path: is_study(path, _head(path)))
 
 
 def _head(path: Path) -> bytes:
     with path.open("rb") as file:
-        content = file.read(HEAD)
-    if content.startswith(b"\x1f\x8b"):
-        with suppress(OSError, EOFError, zlib.error), gzip.open(path) as unpacked:
-            return unpacked.read(HEAD)
-    return content
+        return file.read(HEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,6 +178,21 @@ class FirstLosses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredItems:
+    """Items that were read from a dataset and stored, as they are or before a transform."""
+
+    folder: str
+    """The folder that they are in."""
+    samples: int
+    item_bytes: float
+    """Mean bytes of one."""
+    item_seconds: float
+    """Mean seconds in which the training process reads and stores one."""
+    before: str | None = None
+    """The attribute of the dataset that is called after reading back; ``None`` where items are stored as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeShare:
     """A function, and how much of the time of building batches is spent in it alone."""
 
@@ -228,29 +243,8 @@ class Anatomy:
     operator, or replaced by a compiled region, do not count."""
     synchronisations: tuple[Synchronisation, ...]
     """Where the user's code makes the host wait for an accelerator, or would on one; most frequent first."""
-    has_cuda_build: bool
-    """Whether this build of torch could use an accelerator at all."""
+    cache_frees: float
+    """Calls of ``empty_cache()`` in a step."""
+    cache_seconds: float
+    """Seconds of a step in them."""
     seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedOperation:
-    """An operation in a trace of training steps."""
-
-    name: str
-    """Its name in the trace, as in ``aten::addmm``."""
-    seconds: float
-    """Time of one step spent in it alone: on the accelerator where there is one, else on the CPU."""
-    calls: float
-    """How often a step calls it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """A trace of training steps in a file, and their longest operations."""
-
-    path: str
-    """The file: JSON that Perfetto and ``chrome://tracing`` show."""
-    operations: tuple[TracedOperation, ...]
-    """Longest first."""
-    steps: int

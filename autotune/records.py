@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal, Protocol
+from typing import Generic, Literal, Protocol, TypeVar
 
 from autotune.accumulation import Reduction
 from autotune.config import Config
 from autotune.limits import percent
 from autotune.outcome import Outcome
-from autotune.probes import Anatomy, ComputeProbe, FirstLosses, GradientNoise, LoaderTrace, NumericsCheck, Trace
+from autotune.probes import Anatomy, ComputeProbe, FirstLosses, GradientNoise, LoaderTrace, NumericsCheck, StoredItems
 
 SCHEMA = 13
 """Version of these records: a study stored with another version is not continued."""
@@ -25,10 +25,14 @@ FOREIGN_COMPUTE = 0.1
 ONE_THREAD = "limit them, for example with cv2.setNumThreads(0) or OMP_NUM_THREADS=1"
 """Advice where loader workers compute in several threads."""
 Kind = Literal["baseline", "search", "confirm"]
-Part = Literal["training", "compute", "loader", "numerics", "noise", "losses", "anatomy", "trace"]
+Part = Literal["training", "compute", "loader", "numerics", "noise", "losses", "anatomy", "store"]
 """The subject of a request. ``compute`` is the step alone on a resident batch, ``loader`` the data loader alone,
 ``numerics`` the losses in a precision and with options, ``noise`` the gradients of small and large batches, ``losses``
-the first losses of a script that is started anew, ``anatomy`` the inside of the user's code."""
+the first losses of a script that is started anew, ``anatomy`` the inside of the user's code, ``store`` items that are
+stored for a remedy."""
+RemedyName = Literal["stored", "in-memory", "on-device"]
+"""Items read from memory-mapped files by the loader's workers, from memory by the training process, and batches made of
+rows on the device."""
 
 Interval = tuple[float, float]
 
@@ -73,6 +77,8 @@ class Conditions:
     storage_share: float | None = None
     """Share of the bytes read that came from storage and not from the page cache; network file systems do not show.
     ``None`` too where next to nothing was read, or from files mapped into memory."""
+    worker_cpus: int | None = None
+    """CPUs that the loader worker with the fewest may be scheduled on; ``None`` without workers."""
     worker_threads: int | None = None
     """Most threads that one loader worker computed in; torch limits only its own to one."""
     gpu_utilisation: float | None = None
@@ -417,14 +423,29 @@ class Request:
     ends."""
     later_epochs: bool = False
     """Whether the dataset keeps samples itself: processes that live on have read those of the window before."""
-    trace_path: str | None = None
-    """File for the trace; only with ``part="trace"``."""
+    store: str | None = None
+    """Folder of stored items: with ``part="store"`` to write them, with a remedy to read them."""
+    remedy: RemedyName | None = None
+    """The remedy to train with."""
+    before: str | None = None
+    """That of the stored items, ``StoredItems``."""
     needs_ceiling: bool = True
     """Whether the step alone is to be timed too; without, a CPU makes but its first ten steps before the window."""
 
 
-Payload = Measurement | ComputeProbe | LoaderTrace | NumericsCheck | GradientNoise | FirstLosses | Anatomy | Trace
+Payload = Measurement | ComputeProbe | LoaderTrace | NumericsCheck | GradientNoise | FirstLosses | Anatomy | StoredItems
 """The numbers of a measurement, by its part."""
+Numbers = TypeVar("Numbers", bound=Payload)
+
+
+class _Numbers(Generic[Numbers]):
+    """The payload of an attempt where it is of a class; ``None`` where it is of another, or there is none."""
+
+    def __init__(self, kind: type[Numbers]) -> None:
+        self._kind = kind
+
+    def __get__(self, attempt: Attempt, owner: type[Attempt]) -> Numbers | None:
+        return attempt.payload if isinstance(attempt.payload, self._kind) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,45 +469,25 @@ class Attempt:
         """Whether it gave numbers."""
         return self.payload is not None
 
-    @property
-    def measurement(self) -> Measurement | None:
-        """The numbers of training."""
-        return self.payload if isinstance(self.payload, Measurement) else None
-
-    @property
-    def compute(self) -> ComputeProbe | None:
-        """The numbers of a probe of the step alone."""
-        return self.payload if isinstance(self.payload, ComputeProbe) else None
-
-    @property
-    def loader(self) -> LoaderTrace | None:
-        """The numbers of a probe of the loader alone."""
-        return self.payload if isinstance(self.payload, LoaderTrace) else None
-
-    @property
-    def numerics(self) -> NumericsCheck | None:
-        """The losses in the configuration's precision beside those in fp32."""
-        return self.payload if isinstance(self.payload, NumericsCheck) else None
-
-    @property
-    def noise(self) -> GradientNoise | None:
-        """The gradients of small and large batches."""
-        return self.payload if isinstance(self.payload, GradientNoise) else None
+    measurement = _Numbers(Measurement)
+    """The numbers of training."""
+    compute = _Numbers(ComputeProbe)
+    """The numbers of a probe of the step alone."""
+    loader = _Numbers(LoaderTrace)
+    """The numbers of a probe of the loader alone."""
+    numerics = _Numbers(NumericsCheck)
+    """The losses in the configuration's precision beside those in fp32."""
+    noise = _Numbers(GradientNoise)
+    """The gradients of small and large batches."""
+    anatomy = _Numbers(Anatomy)
+    """The inside of the user's code."""
+    store = _Numbers(StoredItems)
+    """The items that were stored."""
 
     @property
     def losses(self) -> tuple[float, ...] | None:
         """The first losses of a script."""
         return self.payload.losses if isinstance(self.payload, FirstLosses) else None
-
-    @property
-    def anatomy(self) -> Anatomy | None:
-        """The inside of the user's code."""
-        return self.payload if isinstance(self.payload, Anatomy) else None
-
-    @property
-    def trace(self) -> Trace | None:
-        """The trace of some steps: its file, and the longest operations."""
-        return self.payload if isinstance(self.payload, Trace) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,6 @@ class TriedOption:
     """Gain in the rate of the step alone, as a share; ``None`` where it could not be timed."""
     memory_change_bytes: int | None = None
     """Bytes that it adds to the peak memory; negative where it saves memory."""
-    first_step_seconds: float | None = None
-    """Seconds of the first step with it, compilation included."""
     start_seconds: float | None = None
     """Seconds by which the first step is longer than without it."""
     message: str = ""

@@ -291,5 +291,4 @@ def _column(frame: FrameType) -> int | None:
 
 
 def _holds(outer: tuple[Any, ...], inner: tuple[Any, ...]) -> bool:
-    """Return whether a span of source holds another; each is its first and last line, and its columns there."""
     return (outer[0], outer[2]) <= (inner[0], inner[2]) and (inner[1], inner[3]) <= (outer[1], outer[3])

@@ -319,7 +319,8 @@ def _normal_bounds(rounds: int, alpha: float, planned: int, share: float) -> tup
     points, mass = np.zeros(1), np.ones(1)
     steps, before = float(LEAST_ROUNDS), 0.0
     for count in range(LEAST_ROUNDS, rounds + 1):
-        spent = alpha * _spent(count, planned, share)
+        late = (TOTAL_SHARE - share) * (1 - planned / max(count, planned))
+        spent = alpha * (share * min(count, planned) / planned + late)
         limit = _exceeded_with(spent - before, points, mass, math.sqrt(steps))
         grid = np.linspace(least, limit, GRID)
         density = (
@@ -341,7 +342,3 @@ def _exceeded_with(chance: float, points: Floats, mass: Floats, spread: float) -
         tails = np.array([math.erfc((middle - point) / (spread * math.sqrt(2))) / 2 for point in points])
         low, high = (middle, high) if float(tails @ mass) > chance else (low, middle)
     return (low + high) / 2
-
-
-def _spent(rounds: int, planned: int, share: float) -> float:
-    return share * min(rounds, planned) / planned + (TOTAL_SHARE - share) * (1 - planned / max(rounds, planned))

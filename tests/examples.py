@@ -17,8 +17,6 @@ from autotune.probes import (
     LoaderTrace,
     NumericsCheck,
     Synchronisation,
-    Trace,
-    TracedOperation,
 )
 from autotune.records import Attempt, Conditions, Measurement, Probe, StepTime, Trial, WorkloadFacts
 from autotune.report.result import Result
@@ -179,21 +177,9 @@ def anatomy(**changes: Any) -> Anatomy:
         synchronisations=(
             Synchronisation(operator="aten::_local_scalar_dense", where="workload.py:57 step", per_step=1.0),
         ),
-        has_cuda_build=False,
+        cache_frees=0.0,
+        cache_seconds=0.0,
         seconds=2.0,
-    )
-    return replace(example, **changes)
-
-
-def trace(**changes: Any) -> Trace:
-    """Eight steps, most of them matrix products."""
-    example = Trace(
-        path="trace.json",
-        operations=(
-            TracedOperation(name="aten::addmm", seconds=0.006, calls=4.0),
-            TracedOperation(name="aten::mm", seconds=0.003, calls=8.0),
-        ),
-        steps=8,
     )
     return replace(example, **changes)
 
@@ -392,7 +378,6 @@ def diagnosis(**changes: Any) -> Diagnosis:
         measurement=measurement(),
         findings=(LATE_LOADER, LONG_LIST),
         anatomy=None,
-        trace=None,
         notes=(),
     )
     return replace(example, **changes)

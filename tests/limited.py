@@ -87,3 +87,23 @@ def with_habits() -> Workload:
         return loss
 
     return Workload(nn.Linear(1, 1), Habitual(), training_step=step)
+
+
+# --- remedies ---
+
+
+class Waiting(Items):
+    def __init__(self) -> None:
+        super().__init__(1000)
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.02)
+        return torch.full((64,), float(index))
+
+
+def leave_one_cpu(worker: int) -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+with_masked_workers = partial(trained_by_sleep, Items(), loader_options={"worker_init_fn": leave_one_cpu})
+by_waiting_for_items = partial(trained_by_sleep, Waiting())

@@ -193,13 +193,13 @@ def test_check_and_diagnose_take_a_script_with_its_arguments(folder: Path, run: 
     assert run("check a.yaml --budget 30s train.py --model resnet --budget 3")[0] == 0
     assert run("check --allow-writes --allow-uploads a.yaml train.py --model resnet --budget 3")[0] == 0
     assert run("diagnose train.py --model resnet --budget 3")[0] == 0
-    assert run("diagnose --config a.yaml --trace t.json train.py --model resnet --budget 3")[0] == 0
-    named = [tuple(map(each.get, ("path", "workload", "budget", "config", "trace"))) for each in called.all]
+    assert run("diagnose --config a.yaml --try train.py --model resnet --budget 3")[0] == 0
+    named = [tuple(map(each.get, ("path", "workload", "budget", "config", "remedies"))) for each in called.all]
     assert named == [
         ("a.yaml", script, 30.0, None, None),
         ("a.yaml", replace(script, allow_writes=True, allow_uploads=True), 60.0, None, None),
-        (None, script, None, None, None),
-        (None, script, None, examples.ANSWER, "t.json"),
+        (None, script, None, None, False),
+        (None, script, None, examples.ANSWER, True),
     ]
 
 
@@ -323,7 +323,7 @@ def test_check_passes_its_flags_on_and_its_exit_code_is_the_verdict(run: Run, ca
 
 
 def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called: Any) -> None:
-    code, out, _ = run("diagnose --model m:f --baseline batch_size=8 --trace t.json --quiet")
+    code, out, _ = run("diagnose --model m:f --baseline batch_size=8 --try --quiet")
     assert code == 0
     assert "decoding" in out
     examples.ANSWER.save("a.yaml")
@@ -335,8 +335,8 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
     assert content["config"]["dataloader"]["batch_size"] == 32
     ranks = {"ranks": None, "oversubscribe_ranks": False}
     assert [{name: value for name, value in each.items() if name != "on_progress"} for each in called.all] == [
-        {"workload": "m:f", "config": "batch_size=8", "dataset": None, "device": "auto", "trace": "t.json"} | ranks,
-        {"workload": "m:f", "config": examples.ANSWER, "dataset": "m:d", "device": "cpu", "trace": None} | ranks,
+        {"workload": "m:f", "config": "batch_size=8", "dataset": None, "device": "auto", "remedies": True} | ranks,
+        {"workload": "m:f", "config": examples.ANSWER, "dataset": "m:d", "device": "cpu", "remedies": False} | ranks,
     ]
 
 
@@ -388,7 +388,6 @@ def test_diagnose_passes_its_flags_on_and_prints_what_it_finds(run: Run, called:
         ("diagnose --model m:f --budget 3m", 2, ""),
         ("diagnose --model m:f --baseline batch_size=3 --config a.yaml", 2, ""),
         ("diagnose --model m:f --config absent.yaml", 5, ""),
-        ("diagnose --model m:f --trace absent/t.json", 5, ""),
         ("export a.yaml", 2, "the following arguments are required: --to"),
         ("export absent.yaml --to shell", 5, "absent.yaml: cannot be read: No such file"),
         ("export a.yaml --to shell --output absent/a.sh", 5, "absent/a.sh: cannot be written"),

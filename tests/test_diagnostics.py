@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,12 @@ import pytest
 from autotune.config import Config
 from autotune.diagnosis.findings import Cause, Diagnosis
 from autotune.diagnostics import _examine, diagnose
-from autotune.errors import ConfigFileError, UserCodeError
+from autotune.errors import UserCodeError
 from autotune.messages import Messages
 from autotune.outcome import Outcome
 from autotune.records import Attempt, Request
 from tests import examples
+from tests.limited import CPUS
 from tests.quiet import undisturbed
 from tests.simulated import SimulatedMachine, StepCost
 
@@ -35,25 +35,32 @@ def test_habits_are_told_beside_the_limit(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.machine
-@pytest.mark.timed
-def test_a_diagnosis_names_the_limit_and_its_code_and_writes_a_trace(tmp_path: Path) -> None:
-    trace = tmp_path / "trace.json"
+@pytest.mark.skipif(CPUS < 2, reason="has but one CPU")
+@pytest.mark.parametrize(
+    ("workload", "who"),
+    [("tests.masked:build", "training"), ("tests.limited:with_masked_workers", "each loader worker")],
+)
+def test_cpus_that_an_import_or_a_worker_gives_away_are_named(
+    workload: str, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.diagnostics.WINDOW_SECONDS", 1.0)
+    monkeypatch.setattr("autotune.diagnostics.PART_SECONDS", 0.5)
+    found = diagnose(workload, WITH_WORKERS, device="cpu")
+    (lost,) = (each for each in found.findings if each.cause is Cause.AFFINITY)
+    assert lost.what.startswith(f"{who} may use 1 of {CPUS} CPUs")
+    assert lost.evidence == (f"1 of {CPUS} CPUs",)
 
+
+@pytest.mark.machine
+@pytest.mark.timed
+def test_a_diagnosis_names_the_limit_and_its_code() -> None:
     def is_right(found: Diagnosis) -> bool:  # beside busy neighbours it says so, and that nothing else is to be trusted
         return found.bottleneck is Cause.DECODING
 
-    found = undisturbed(lambda: diagnose("tests.limited:by_decoding", ALONE, device="cpu", trace=trace), is_right)
+    found = undisturbed(lambda: diagnose("tests.limited:by_decoding", ALONE, device="cpu"), is_right)
     assert is_right(found), found.findings
     assert any("limited.py" in figure and "compute" in figure for figure in found.findings[0].evidence)
     assert found.anatomy is not None
-    assert found.trace is not None
-    assert found.trace.operations
-    assert json.loads(trace.read_text())["traceEvents"]
-
-
-def test_a_trace_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigFileError, match="no_such_folder"):
-        diagnose("tests.limited:by_compute", ALONE, device="cpu", trace=tmp_path / "no_such_folder" / "trace.json")
 
 
 @pytest.mark.machine
@@ -75,7 +82,7 @@ class Hanging(SimulatedMachine):
 def test_where_the_look_at_the_loader_hangs_workers_are_not_advised() -> None:
     machine = Hanging(cost=lambda config: StepCost(wait=0.05, compute=0.02))
     messages = Messages(on_progress=lambda progress: None)
-    found = _examine(machine, Config(), examples.facts(), messages, None)
+    found, _ = _examine(machine, Config(), examples.facts(), messages)
     assert "one worker failed here (no answer within 29 s" in found.findings[0].advice
     assert "use loader workers" not in found.findings[0].advice
     assert found.anatomy is None

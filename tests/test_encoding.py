@@ -8,6 +8,7 @@ import pytest
 
 from autotune.encoding import from_json, to_json
 from autotune.outcome import Outcome
+from autotune.probes import StoredItems
 from autotune.records import Attempt, Probe, WorkloadFacts
 from tests import examples
 
@@ -25,7 +26,7 @@ ATTEMPTS = [
     *(Attempt(outcome=Outcome.OK, payload=look) for look in LOOKS),
     Attempt(outcome=Outcome.OK, payload=examples.anatomy()),
     Attempt(outcome=Outcome.OK, payload=examples.anatomy(code=(), synchronisations=(), dataset_bytes=None)),
-    Attempt(outcome=Outcome.OK, payload=examples.trace()),
+    Attempt(outcome=Outcome.OK, payload=StoredItems(folder="/a", samples=2, item_bytes=9.5, item_seconds=0.1)),
     Attempt(outcome=Outcome.OK, payload=examples.measurement(unique_share=0.5)),
 ]
 
@@ -43,7 +44,7 @@ def test_a_record_comes_back_as_it_was(record: Any) -> None:
 
 def test_an_anatomy_and_a_trace_are_numbers_of_an_attempt() -> None:
     assert Attempt(outcome=Outcome.OK, payload=examples.anatomy()).found
-    assert Attempt(outcome=Outcome.OK, payload=examples.trace()).found
+    assert Attempt(outcome=Outcome.OK, payload=examples.loader_trace()).found
     assert not Attempt(outcome=Outcome.USER_ERROR).found
 
 

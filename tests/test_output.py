@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import socket
@@ -19,7 +18,7 @@ from autotune import load_config
 from autotune.cli import main
 from autotune.errors import ConfigFileError
 from autotune.messages import Messages
-from autotune.output import EXPORT, REPORT, STUDY, TRACE, Kind, Output, write_file
+from autotune.output import EXPORT, REPORT, STUDY, Kind, Output, write_file
 from autotune.report.table import TABLE
 from autotune.storage.identity import Identity
 from tests import examples
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from autotune.storage.open import StudyStorage
 
 SCRIPT = "from torch.utils.data import DataLoader\nloader = DataLoader(data, batch_size=8)\n"
-TRACE_OF_ANOTHER = '{"schemaVersion": 1, "traceEvents": []}'
 
 
 @pytest.fixture
@@ -48,7 +46,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "page.html": "<!doctype html><title>mine</title>",
         "own.yaml": "name: theirs\n",
         "own.json": '{"name": "theirs"}',
-        "events.json": TRACE_OF_ANOTHER,
         "ours.undecided.yaml": "name: theirs\n",
         "their.patch": "--- a/train.py\n+++ b/train.py\n",
         "zeros.dat": "\0" * 4096,
@@ -146,13 +143,6 @@ FORCED = ", or replace it with --force"
         ("run {}--output pipe.yaml train.py", "no regular file but a FIFO"),
         ("run {}--output folder.yaml train.py", "Is a directory"),
         ("run {}--output null.yaml train.py", "a device"),
-        ("diagnose {}--trace train.py train.py", "is the script"),
-        ("diagnose {}--trace build.py --model build:model", "is the file of build:model"),
-        ("diagnose {}--trace build.py --model m:f --dataset build.py:data", "is the file of build.py:data"),
-        ("diagnose {}--config autotune.yaml --trace autotune.yaml train.py", "is the config file"),
-        ("diagnose {}--trace kept.study train.py", "is a study, which is never replaced"),
-        ("diagnose {}--trace socket train.py", "no regular file but a socket"),
-        ("diagnose {}--trace null train.py", "a device"),
         ("export {}autotune.yaml --to shell --output autotune.yaml", "is the file that is read"),
         ("export {}autotune.yaml --to shell --output kept.study", "is a study, which is never replaced"),
         ("export {}autotune.yaml --to shell --output pipe", "no regular file but a FIFO"),
@@ -188,8 +178,6 @@ def test_neither_what_is_read_nor_what_is_no_file_is_replaced_with_or_without_fo
         ("run --patch=their.patch train.py", "no export or patch of autotune"),
         ("run --patch=build.py train.py", "no export or patch of autotune"),
         ("--model build:model --report page.html", "no report of autotune"),
-        ("diagnose --trace events.json train.py", "no trace of autotune"),
-        ("diagnose --trace data.csv --model build:model", "no trace of autotune"),
         ("export ours.yaml --to python --output build.py", "no export or patch of autotune"),
         ("export ours.yaml --to shell --output autotune.yaml", "no export or patch of autotune"),
         ("export ours.yaml --to deepspeed --output own.json", "no export that can be recognised"),
@@ -268,16 +256,9 @@ def test_a_trainers_output_is_refused_before_the_search() -> None:
     assert Path("own.yaml").read_text() == "name: theirs\n"
 
 
-KEYS = '{"schemaVersion": 1,\n "autotune": "trace of training steps",\n "traceEvents": []}'
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "content", "is_ours"),
     [
-        (TRACE, "a.json", KEYS.encode(), True),
-        (TRACE, "a.json.gz", gzip.compress(KEYS.encode(), mtime=0), True),
-        (TRACE, "a.json.gz", gzip.compress(TRACE_OF_ANOTHER.encode(), mtime=0), False),
-        (TRACE, "a.json.gz", gzip.compress(KEYS.encode(), mtime=0)[:-20] + b"torn", False),
         (TABLE, "a.csv", b"number,kind,mine\n1,2,3\n", False),
         (EXPORT, "a.py", b'"""Exported by autotune."""', False),
         (EXPORT, "a.py", b"", True),

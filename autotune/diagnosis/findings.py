@@ -11,8 +11,18 @@ from autotune.config import Config, StepKey
 from autotune.limits import percent
 from autotune.machine.host import Host
 from autotune.outcome import Outcome
-from autotune.probes import Anatomy, ComputeProbe, LoaderTrace, Trace
-from autotune.records import ONE_THREAD, Attempt, Measurement, Probe, Trial, WorkloadFacts, workers_with_data
+from autotune.probes import Anatomy, ComputeProbe, LoaderTrace
+from autotune.records import (
+    ONE_THREAD,
+    Attempt,
+    Interval,
+    Measurement,
+    Probe,
+    RemedyName,
+    Trial,
+    WorkloadFacts,
+    workers_with_data,
+)
 
 LEAST_SHARE = 0.1
 """Share of the training time from which a part counts as a limit of the rate."""
@@ -156,16 +166,21 @@ class Cause(StrEnum):
         "another process is on the same accelerator",
         "find it with nvidia-smi: processes on one accelerator slow each other down{rest}",
     )
-    CPU_BUILD = (
-        "cpu_build",
-        "the driver shows a GPU, but this build of torch is for CPUs only",
-        "install a torch build for this GPU (pytorch.org/get-started)",
+    AFFINITY = (
+        "affinity",
+        "{who} may use {own} of {cpus} CPUs: your code, or what it imports, has given the others away",
+        "find the import that sets the mask (as OMP_PROC_BIND does), or undo it: os.sched_setaffinity(0, range(N))",
     )
     # habits of the code
     SYNCHRONISATION = (
         "synchronisation",
         "the step reads values back into Python; on an accelerator the host waits there for all work in its queue",
         "keep logged values as tensors (loss.detach()), and read them only every so many steps",
+    )
+    EMPTY_CACHE = (
+        "empty_cache",
+        "each step gives the allocator's free memory back to the device, to take it again in the next",
+        "leave out empty_cache(), or call it once, after what needs other memory",
     )
     GETITEMS = (
         "getitems",
@@ -380,6 +395,31 @@ def ms(seconds: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """A remedy for waiting for data, and its gain beside the present way, measured by turns."""
+
+    name: RemedyName
+    verdict: str = ""
+    """``faster``, ``slower``, ``no difference`` or ``undecided``, of ``proof.Difference``; empty if not measured."""
+    ratio: float | None = None
+    """Rate with the remedy over the present one."""
+    interval: Interval | None = None
+    """95 % interval of it."""
+    saved_seconds: float | None = None
+    """Seconds that an epoch gets shorter; ``None`` where its length is not known."""
+    total_bytes: int | None = None
+    """Bytes of all items."""
+    free_bytes: int | None = None
+    """Bytes that are free for them: of memory, or of the device's."""
+    seconds: float | None = None
+    """Seconds to make it once, with the present workers."""
+    before: str | None = None
+    """Attribute of the dataset whose input is stored, and which is called at each draw; ``None`` for whole items."""
+    reason: str = ""
+    """The reason why it was not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The limit of training with one configuration, and the remedy."""
 
@@ -390,10 +430,10 @@ class Diagnosis:
     """The limits of the rate, the most expensive first, then other facts worth knowing."""
     anatomy: Anatomy | None
     """The inside of dataset and step; ``None`` where the probe failed."""
-    trace: Trace | None
-    """The trace's file and its longest operations; ``None`` without a trace."""
     notes: tuple[str, ...]
     """Probes that failed, and other facts to know."""
+    remedies: tuple[Remedy, ...] = ()
+    """Remedies for waiting for data that were tried."""
 
     @property
     def bottleneck(self) -> Cause:

@@ -25,6 +25,8 @@ FEW_BYTES = 4096
 """Bytes of a sample below which fetching samples one at a time costs more than copying them."""
 FELT_SHARE = 0.1
 """Time of fetching a batch, as a share of a step, from which how it is fetched matters."""
+EACH_STEP = 0.5
+"""Calls in a step from which it is about each step."""
 UNEVEN = 0.1
 """Share of the slowest rank's part of a step by which another rank must be faster for a report."""
 FOREIGN_BYTES = 2**29
@@ -42,13 +44,22 @@ def habits(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _of_machine(evidence: Evidence) -> Iterator[Finding]:
-    facts, host, conditions = evidence.facts, evidence.host, evidence.measurement.conditions
-    if facts.device == "cpu" and host.gpus and evidence.anatomy is not None and not evidence.anatomy.has_cuda_build:
-        yield limit(Cause.CPU_BUILD, host.gpus[0].name, f"torch {facts.versions['torch']}")
+    conditions = evidence.measurement.conditions
+    yield from lost_cpus(evidence)
     if (foreign := conditions.gpu_foreign_bytes or 0) >= FOREIGN_BYTES:
         yield limit(Cause.SHARED_GPU, f"it holds {foreign / 2**30:.1f} GiB", rest="")
     if (threads := conditions.worker_threads or 1) > 1:
         yield limit(Cause.WORKER_THREADS, f"{threads} threads", overload="")
+
+
+def lost_cpus(evidence: Evidence) -> Iterator[Finding]:
+    """Yield the finding of CPUs that the measuring process, or its workers, lost since the process began."""
+    cpus, conditions = evidence.host.affinity_cpus, evidence.measurement.conditions
+    masks = {"training": conditions.cpus, "each loader worker": conditions.worker_cpus or cpus}
+    for who, own in masks.items():
+        if own < cpus:
+            yield limit(Cause.AFFINITY, f"{own} of {cpus} CPUs", who=who, own=str(own), cpus=str(cpus))
+            return
 
 
 def _of_script(measured: Measurement) -> Iterator[Finding]:
@@ -83,6 +94,9 @@ def _of_code(evidence: Evidence, anatomy: Anatomy) -> Iterator[Finding]:
             f"{each.operator} {each.per_step:.3g} times a step, in {each.where}" for each in anatomy.synchronisations
         ]
         yield limit(Cause.SYNCHRONISATION, *waits)
+    if anatomy.cache_frees >= EACH_STEP:
+        share = anatomy.cache_seconds / evidence.measurement.step_time.total
+        yield limit(Cause.EMPTY_CACHE, f"{anatomy.cache_frees:.3g} times a step, {percent(share)} of the step's time")
     if anatomy.batch_tensors >= MANY_TENSORS:
         yield limit(Cause.MANY_TENSORS, f"{anatomy.batch_tensors} tensors in a batch")
     if anatomy.numpy_arrays and not anatomy.is_custom_collate:

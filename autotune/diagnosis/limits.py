@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from autotune.config import Config
 from autotune.diagnosis.findings import FASTER, LEAST_SHARE, Cause, Evidence, Finding, before_all, limit, ms
-from autotune.diagnosis.habits import habits
+from autotune.diagnosis.habits import habits, lost_cpus
 from autotune.diagnosis.loader import late_loader, quota
 from autotune.limits import percent
 from autotune.outcome import Outcome
@@ -25,6 +25,8 @@ BUSY_GPU = 0.9
 """Utilisation of a GPU from which it does not wait, where the host's time may hold its own waits for the device."""
 OWN_STEP = 0.95
 """Share of the rate on resident batches from which no loader could make training much faster."""
+FULL = 0.85
+"""Share of a process's CPUs in use from which more would make training faster."""
 TAKEN = 0.5
 """Share of the CPUs that others use from which no other claim is made, and only a proven gain is the answer."""
 
@@ -32,7 +34,7 @@ TAKEN = 0.5
 def find(evidence: Evidence) -> tuple[Finding, ...]:
     """Return the limits of the rate, the most expensive first, then other facts worth knowing."""
     foreign = evidence.measurement.conditions.taken_share
-    limits = sorted(_limits(evidence), key=lambda finding: -(finding.share or 0.0))
+    limits = [*_masked(evidence), *sorted(_limits(evidence), key=lambda finding: -(finding.share or 0.0))]
     larger = [finding for finding in limits if not foreign or (finding.share or 0.0) > foreign]
     limits = limits or [_step_limit(evidence)]
     if foreign:
@@ -48,6 +50,12 @@ def _together(alike: Sequence[Finding]) -> Finding:
     """Return several findings of one cause as one: the first, with the time of all limits among them."""
     shares = [finding.share for finding in alike if finding.is_limit and finding.share is not None]
     return replace(alike[0], share=min(1.0, sum(shares)) if shares else None)
+
+
+def _masked(evidence: Evidence) -> list[Finding]:
+    """Return the finding of lost CPUs where those that are left are in full use: whatever waits, waits for them."""
+    conditions = evidence.measurement.conditions
+    return [*lost_cpus(evidence)] if conditions.own_cpus > FULL * conditions.cpus else []
 
 
 def _limits(evidence: Evidence) -> Iterator[Finding]:

@@ -343,7 +343,6 @@ class _File:
         return next((each for each in functions if each.name.value == "__init__"), None)
 
     def _parameters(self, function: cst.BaseExpression, wanted: _Wanted) -> Sequence[str]:
-        """Return the parameters that a call may give without names, where its class passes on the settings."""
         known = self._class(function)
         make = self._constructor(known) if known else None
         if make is None:

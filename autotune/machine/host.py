@@ -131,22 +131,27 @@ class MemoryMeter:
         return min([machine, *(max(0, limit - _in_use(group)) for group, limit in self._limits)])
 
 
-def device_notes(device: str, host: Host, torch: str, ranks: int, *, is_chosen: bool) -> list[str]:
+def device_notes(
+    device: str, host: Host, torch: str, ranks: int, *, is_chosen: bool, is_script: bool = False
+) -> list[str]:
     """Return a sentence for each accelerator that is not used although it is there, or that was never tried.
 
-    ``device`` trains in ``ranks`` processes with this version of ``torch``; ``is_chosen`` where the user, or an
-    environment variable, has named it.
+    ``device`` trains in ``ranks`` processes with this version of ``torch``; ``is_chosen`` where the user has named it.
+    A script (``is_script``) puts its model there itself.
     """
     kind, found = device.partition(":")[0], list[str]()
+    is_chosen |= "CUDA_VISIBLE_DEVICES" in os.environ
     if kind == "cpu" and not host.gpus and not is_chosen and ("+cu" in torch or "+rocm" in torch):
         found.append(f"torch {torch} is a build for GPUs, but finds none here: measured on the CPU")
     if kind == "cpu" and host.gpus and not is_chosen:
         gpu = host.gpus[0]
         why = f"torch {torch} cannot use it with driver {gpu.driver}"
         if torch.endswith("+cpu"):
-            why = f"this torch {torch} is a build for CPUs"
+            why = f"this torch {torch} is a build for CPUs (pytorch.org/get-started)"
+        elif is_script:
+            why = "the script trains on the CPU (model.to('cuda') puts a model there, or torch cannot use it)"
         found.append(f"{gpu.name} is here, but {why}: measured on the CPU")
-    if kind == "cuda" and ranks == 1 < len(host.gpus) and not is_chosen:
+    if kind == "cuda" and ranks == 1 < len(host.gpus) and not is_chosen and not is_script:
         count = len(host.gpus)
         found.append(f"{count} GPUs are here, and 1 is used: --ranks {count} tunes training on all of them")
     if kind not in ("cpu", "cuda") or "+rocm" in torch:

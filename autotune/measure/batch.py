@@ -56,6 +56,14 @@ def _rebuilt(batch: Any, again: Callable[[Any], Any]) -> Any:
         return items
 
 
+def with_tensors(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a batch with each tensor changed."""
+    if isinstance(batch, torch.Tensor):
+        return change(batch)
+    is_made_of = isinstance(batch, (tuple, list, Mapping))
+    return _rebuilt(batch, lambda part: with_tensors(part, change)) if is_made_of else batch
+
+
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors of a batch in order, wherever they sit."""
     return (leaf for leaf in leaves_in(batch) if isinstance(leaf, torch.Tensor))

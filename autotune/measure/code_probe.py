@@ -9,8 +9,10 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -68,7 +70,7 @@ def look_inside(
     building = Building(workload, config.batch_size, device.clock)
     sample_seconds, collate_seconds = building.measure(TIMING_SHARE * seconds)
     code = building.profile(PROFILE_SHARE * seconds)
-    operators, synchronisations = _watch_steps(
+    operators, synchronisations, freed = _watch_steps(
         step or TrainingStep(workload, replace(config, accumulation_steps=1), device),
         building,
         device,
@@ -90,17 +92,19 @@ def look_inside(
         start_method=start_method or multiprocessing.get_all_start_methods()[0],
         operators_per_step=operators,
         synchronisations=synchronisations,
-        has_cuda_build=bool(torch.version.cuda or torch.version.hip) or torch.accelerator.is_available(),
+        cache_frees=freed[0],
+        cache_seconds=freed[1],
         seconds=device.clock() - begin,
     )
 
 
 def _watch_steps(
     step: Step, building: Building, device: Device, place: torch.device, seconds: float, group: RankGroup
-) -> tuple[int, tuple[Synchronisation, ...]]:
+) -> tuple[int, tuple[Synchronisation, ...], tuple[float, float]]:
     """Train on the last batch, put in its place: once to warm up, once to count operators, then to watch for waits.
 
-    Returns how many ATen operators the host called in a step, and where it waited for the device.
+    Returns how many ATen operators the host called in a step, where it waited for the device, and of a step the calls
+    of ``empty_cache()`` with their seconds.
     """
     batch, samples = move(building.batch, place, non_blocking=False), building.samples
     limit = device.clock() + seconds
@@ -108,14 +112,35 @@ def _watch_steps(
     with profile(activities=[ProfilerActivity.CPU]) as profiler:  # compiled regions are no operators of ATen
         step(batch, samples)
     operators = sum(_is_outermost(event) for event in profiler.events() or ())
-    with watch_synchronisations(device.torch_device) as waits:
+    with watch_synchronisations(device.torch_device) as waits, _watch_cache(device.clock) as frees:
         for steps in group.together(lambda made: made > 0 and device.clock() >= limit, MOST_STEPS):  # noqa: B007
             step(batch, samples)
     device.synchronize()
-    return operators, tuple(
+    waited = tuple(
         Synchronisation(operator=operator, where=where, per_step=count / steps)
         for (operator, where), count in waits.most_common()
     )
+    return operators, waited, (len(frees) / steps, sum(frees) / steps)
+
+
+@contextmanager
+def _watch_cache(clock: Callable[[], float]) -> Iterator[list[float]]:
+    """Note the seconds of each call that frees the cache of an accelerator's allocator."""
+    seconds, modules = list[float](), (torch.cuda, torch.accelerator, torch.xpu, torch.mps)
+    usual: dict[Any, Callable[[], None]] = {each: each.empty_cache for each in modules if hasattr(each, "empty_cache")}
+
+    def noted(free: Callable[[], None]) -> None:
+        begin = clock()
+        free()
+        seconds.append(clock() - begin)
+
+    for module, free in usual.items():
+        module.empty_cache = partial(noted, free)
+    try:
+        yield seconds
+    finally:
+        for module, free in usual.items():
+            module.empty_cache = free
 
 
 def _is_outermost(event: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +99,7 @@ def conditions_between(begin: Snapshot, end: Snapshot, gpu: GpuReading | None = 
         is_crowded=foreign > FOREIGN_SHARE * cpus and own + foreign > FULL_SHARE * cpus,
         throttled_share=shares.get("throttled"),
         storage_share=_storage_share(begin.read, end.read),
+        worker_cpus=_fewest_cpus(end.threads),
         worker_threads=_computing_threads(begin.threads, end.threads, LEAST_THREAD_SHARE * seconds),
         gpu_utilisation=gpu.utilisation if gpu else None,
         gpu_foreign_bytes=gpu.foreign_bytes if gpu else None,
@@ -144,6 +146,14 @@ def _computing_threads(
         used = sorted(each for each in seconds if each >= least)
         counts.append(len(used) if sum(used[:-1]) >= PART_OF_WORK * max(used, default=0.0) else 1)
     return max(counts, default=None)
+
+
+def _fewest_cpus(workers: Iterable[int]) -> int | None:
+    found = list[int]()
+    for worker in workers:
+        with contextlib.suppress(psutil.Error, AttributeError):  # not every system has masks
+            found.append(len(psutil.Process(worker).cpu_affinity() or ()))
+    return min(found, default=None)
 
 
 def _bytes_read() -> dict[int, tuple[int, int]]:

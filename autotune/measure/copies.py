@@ -166,7 +166,6 @@ class Copies:
         return both[1] if self._is_there(both[1]) or self._is_hidden(both[0]) else both[0]
 
     def _new(self, path: Any, *, itself: bool = True) -> Any:
-        """Return the path to make something at, whose folder is there."""
         both = self._copy_of(path, itself=itself)
         if both is None:
             return path
@@ -325,7 +324,6 @@ class Copies:
         return f"file:{quote(chosen)}" + (f"?{parts.query}" if parts.query else "")
 
     def _create_dynamic(self, spec: Any, *given: Any) -> Any:
-        """Load a module of C code, whose library may be a copy."""
         seen: Any = SimpleNamespace(name=spec.name, origin=self._seen(spec.origin))
         module = self._create(seen, *given)
         if getattr(module, "__file__", None) == seen.origin:

@@ -108,7 +108,6 @@ class Parts:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's storage; of a tensor without any its own."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):

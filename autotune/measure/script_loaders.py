@@ -283,7 +283,6 @@ class ScriptLoaders:
         self.loader, self._training = loader, weakref.ref(iterator)
 
     def _require_epoch(self, site: Site) -> None:
-        """Stop a script that makes another iterator of a loader for each batch."""
         before, given = self._given.get(site, (0, 0))
         self._fresh[site] = self._fresh.get(site, 0) + 1 if given == 1 and self._optimizers.steps > before else 0
         self._given[site] = self._optimizers.steps, 0

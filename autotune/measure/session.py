@@ -23,9 +23,9 @@ from autotune.measure.gradient_noise import measure_noise
 from autotune.measure.loader import begin_anywhere, samples_of_batches
 from autotune.measure.loader_probe import look_at_loader
 from autotune.measure.numerics_probe import check_numerics
-from autotune.measure.profiler_trace import trace_steps
 from autotune.measure.rank_group import ALONE, RankGroup, as_one, share_of
 from autotune.measure.rank_launch import raise_failure
+from autotune.measure.remedies import store_items, with_remedy
 from autotune.measure.script import ScriptLoop
 from autotune.measure.script_step import ScriptStep
 from autotune.measure.step_probe import open_step
@@ -77,12 +77,13 @@ class Session:
             origin, beside, is_fed = loaders.origin, loaders.origins_beside, loaders.counted is None
             own: Any = self._whole.batch_sampler(1) if self._group.size > 1 and self._whole.batch_sampler else None
             samples = self._group.gather(facts.epoch_samples if own is None else len(own) * own.batch_size)
-            sites = self._group.gather(origin.key)
+            sites, own_amp = self._group.gather(origin.key), optimizers.precision
+            modes = tuple(mode for mode in facts.amp_modes if mode != "fp16")  # which needs a scaler of the script's
             facts = replace(
                 facts,
                 fingerprint=run.fingerprint(facts.fingerprint),
                 epoch_samples=sum(count or 0 for count in samples) if all(samples) else None,
-                amp_modes=_modes(optimizers.precision, facts.amp_modes),
+                amp_modes=modes if own_amp == "off" else ("off", own_amp),
                 loader_call=origin.call if is_fed else None,
                 loader_site=origin.key if is_fed else None,
                 loop=run.source.loop,
@@ -168,7 +169,7 @@ class Session:
             "numerics": self._look_at_losses,
             "noise": self._look_at_gradients,
             "anatomy": self._look_inside,
-            "trace": self._trace,
+            "store": self._store,
         }
         return looks.get(request.part, self._train)(config, request)
 
@@ -205,10 +206,9 @@ class Session:
         )
         return Attempt(outcome=Outcome.OK, payload=anatomy)
 
-    def _trace(self, config: Config, request: Request) -> Attempt:
-        trace = trace_steps(self._workload, config, self._open_step(config), self._device, request, self._group)
-        self._drop_step()  # the memory that the profiler took would count as that of the next configuration
-        return Attempt(outcome=Outcome.OK, payload=trace)
+    def _store(self, config: Config, request: Request) -> Attempt:
+        assert request.store
+        return Attempt(outcome=Outcome.OK, payload=store_items(self._workload, request.store, request.seconds))
 
     def _drop_step(self) -> None:
         if self._warm is not None:
@@ -217,6 +217,8 @@ class Session:
         gc.collect()  # a step holds itself through its optimizer
 
     def _train(self, config: Config, request: Request) -> Attempt:
+        if request.remedy:  # in a session of its own
+            self._workload = with_remedy(self._workload, request, self._device.torch_device)
         warm = self._open_step(config, needs_ceiling=request.needs_ceiling)
         measurement = measure(self._workload, config, warm, self._device, request, self._group)
         reason = _reason_against(measurement, inspect_host().for_rank(self._group.size).memory_bytes)
@@ -251,11 +253,6 @@ class Session:
     def _require_options(self, *allowed: tuple[str, ...]) -> None:
         if self._options not in allowed:
             raise UsageError(f"this session's model has {', '.join(self._options)}: open another session")
-
-
-def _modes(own: str, fast: Sequence[str]) -> tuple[str, ...]:
-    """Return the precisions of a script: its own and fp32, or fp32 and bf16, which needs no scaler of its own."""
-    return ("off", own) if own != "off" else tuple(mode for mode in fast if mode != "fp16")
 
 
 def _reason_against(measurement: Measurement, limit: int) -> tuple[Outcome, str] | None:

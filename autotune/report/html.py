@@ -289,7 +289,6 @@ def _long(seconds: float) -> str:
 
 
 def _failures(history: Sequence[Trial]) -> list[tuple[tuple[str, str], list[Trial]]]:
-    """Return the failed trials by outcome and message, those that many share first."""
     alike: dict[tuple[str, str], list[Trial]] = {}
     for trial in history:
         if trial.rate is None:

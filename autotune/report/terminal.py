@@ -59,9 +59,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType
 
     from autotune.config import Config
-    from autotune.diagnosis.findings import Diagnosis, Finding
+    from autotune.diagnosis.findings import Diagnosis, Finding, Remedy
     from autotune.messages import Progress
-    from autotune.probes import Trace
     from autotune.proof import Comparison
     from autotune.records import Probe, Trial, WorkloadFacts
     from autotune.result import Answer, Check
@@ -376,7 +375,7 @@ def diagnosis_report(diagnosis: Diagnosis) -> Group:
         Text(),
         *_section("What limits training", limits),
         *_section("Worth knowing", besides),
-        *(_trace_lines(diagnosis.trace) if diagnosis.trace else ()),
+        *(_remedy_lines(diagnosis.remedies) if diagnosis.remedies else ()),
         *(Text(f"Note: {note}", style="yellow") for note in diagnosis.notes),
     )
 
@@ -394,12 +393,30 @@ def _section(heading: str, findings: Sequence[Finding]) -> Iterator[RenderableTy
     yield Text()
 
 
-def _trace_lines(trace: Trace) -> Iterator[RenderableType]:
-    yield Text("Longest operations, in a step", style="bold")
-    for operation in trace.operations:
-        yield Text(f"  {1000 * operation.seconds:>8.3g} ms {operation.calls:>6.4g} times  {operation.name}")
-    yield Text(f"Written: {trace.path} (open it in ui.perfetto.dev or chrome://tracing)", style="bold")
+def _remedy_lines(remedies: Sequence[Remedy]) -> Iterator[RenderableType]:
+    yield Text("What a remedy for waiting would gain", style="bold")
+    for remedy in remedies:
+        yield Text(f"  {remedy.name:<10} {_remedy_text(remedy)}")
+    if (way := remedies[0]).verdict == "faster":
+        before = f', before="{way.before}"' if way.before else ""
+        todo = f'To do: dataset = autotune.stored(dataset, "cache/"{before}), which the first epoch fills'
+        yield Padding(Text(f"{todo}; at scale litdata, webdataset, DALI and FFCV do the like"), INDENT, expand=False)
     yield Text()
+
+
+def _remedy_text(remedy: Remedy) -> str:
+    sizes = ""
+    if remedy.total_bytes is not None:
+        sizes = (
+            f"; all items take {format_size(remedy.total_bytes)}, and {format_duration(remedy.seconds or 0)} to make"
+        )
+    if remedy.ratio is None:
+        return f"not measured: {remedy.reason}{sizes}"
+    worth = {"faster": "", "undecided": "undecided: "}.get(remedy.verdict, "not worth it: ")
+    interval = " ({:.2f} to {:.2f})".format(*remedy.interval) if remedy.interval else ""
+    saved = remedy.saved_seconds if remedy.verdict == "faster" else None
+    epoch = "" if saved is None else f", {format_duration(saved)} less for each epoch"
+    return f"{worth}{remedy.ratio:.2f} times as fast{interval}{epoch}{sizes}"
 
 
 class PlainProgress:

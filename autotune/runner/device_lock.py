@@ -6,7 +6,6 @@ The file stays, and says who took it last.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from autotune.errors import UsageError
@@ -73,7 +73,7 @@ class DeviceLock:
 def _sign(descriptor: int) -> None:
     about = {
         "pid": os.getpid(),
-        "user": _user(),
+        "user": psutil.Process().username(),
         "since": datetime.now().astimezone().isoformat(sep=" ", timespec="seconds"),
         "command": " ".join([Path(sys.argv[0]).name, *[word for word in sys.argv[1:] if word.endswith(".py")][:1]]),
     }
@@ -81,13 +81,6 @@ def _sign(descriptor: int) -> None:
         if os.fstat(descriptor).st_nlink == 1:  # a link may be to any file
             os.ftruncate(descriptor, 0)
             os.write(descriptor, json.dumps(about).encode())
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return str(os.getuid())
 
 
 def _shared_folder() -> Path:

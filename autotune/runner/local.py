@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ from autotune.machine.descendants import FIRST, LATER
 from autotune.machine.host import Host, inspect_host
 from autotune.machine.nvml import open_gpu
 from autotune.outcome import Outcome
-from autotune.probes import FirstLosses, NumericsCheck, Trace
+from autotune.probes import FirstLosses, NumericsCheck
 from autotune.records import Attempt, Request, ScriptFacts, WorkloadFacts
 from autotune.runner.card import MOST_NAMED, Cards, holders
 from autotune.runner.device_lock import DeviceLock
@@ -40,7 +39,7 @@ LEAST_RELOAD, RELOAD_FACTOR = 30.0, 10
 """After that it hangs once it takes so many seconds, and so many times the longest yet."""
 DEVICE_PATIENCE = 60.0
 """Seconds for which an accelerator is waited for that another tuner holds."""
-OF_ONE_PROCESS = ("numerics", "noise", "anatomy", "trace")
+OF_ONE_PROCESS = ("numerics", "noise", "anatomy", "store")
 """Parts measured in one process, also where several ranks train: they are about the model, not the ranks."""
 LONGEST_SLEEP = 1.0
 """Seconds of the machine's sleep from which a measurement does not count."""
@@ -257,14 +256,11 @@ class ProcessRunner:
         self._step = step or self._step
         self._sizes.add(config.batch_size)
         assert self._session is not None
-        trace_path = request.trace_path
-        if trace_path is not None and isinstance(self._source, Script):  # whose session can write to its scratch folder
-            request = replace(request, trace_path=os.path.join(self._session.scratch, os.path.basename(trace_path)))
+        if request.store is not None:
+            request = replace(request, store=os.path.join(self._session.scratch, request.store))
         message = {"op": "measure", "config": config.to_document(), "request": asdict(request), "room": self._room}
         reply = _unwrap(self._session.ask(message, request.time_limit))
         attempt = from_json(Attempt, reply)
-        if attempt.trace and trace_path is not None and trace_path != attempt.trace.path:
-            attempt = replace(attempt, payload=_moved(attempt.trace, trace_path))
         part = attempt.measurement or attempt.compute
         if part is not None and part.memory == "device":
             ranks = [rank.memory_limit_bytes for rank in attempt.measurement.ranks] if attempt.measurement else []
@@ -279,7 +275,7 @@ class ProcessRunner:
         """
         if request.part in OF_ONE_PROCESS and not isinstance(self._source, Script):
             config = replace(config, ranks=1)
-        if request.part in ("training", "trace"):
+        if request.part == "training":
             return config
         reading = config.without_workers
         forking = config if config.num_workers else replace(config, num_workers=1)
@@ -443,15 +439,6 @@ def _require_room(ranks: int, host: Host | None) -> None:
 def _torchruns(config: Config) -> dict[str, str]:
     """Return the variables of several ranks, which have one thread each, as of ``torchrun``."""
     return {} if config.ranks == 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
-
-
-def _moved(trace: Trace, path: str) -> Trace:
-    try:
-        shutil.copyfile(trace.path, path)
-        os.remove(trace.path)
-    except OSError as error:
-        raise UsageError(f"--trace {path}: cannot be written: {error}") from None
-    return replace(trace, path=path)
 
 
 def _needs_plain_model(config: Config, request: Request | None) -> bool:

@@ -84,12 +84,9 @@ def _steps(observations: Observations, forecast: Forecast) -> list[_Step]:
     base = key.threads or 0
     found = [_Step(config=configs[key].without_loader, gain=1.0, is_seen_once=False)]
     for step, limit in limits.items():
-        if step == key or any(_is_beyond(step.threads or 0, count, base) for count in slower):
+        threads = step.threads or 0
+        if step == key or any(threads < count < base or base < count < threads for count in slower):
             continue
         gain = limit / limits[key] * (ONCE if times[step] == 1 else ALWAYS)
         found.append(_Step(config=configs[step].without_loader, gain=gain, is_seen_once=times[step] == 1))
     return found
-
-
-def _is_beyond(threads: int, count: int, base: int) -> bool:
-    return threads < count < base or base < count < threads

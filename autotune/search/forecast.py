@@ -176,7 +176,6 @@ class Forecast:
 
     @property
     def _fits(self) -> NDArray[np.bool_]:
-        """Whether each configuration fits the machine; all where none is said to."""
         fits = np.array([refusal is None for refusal in self.prediction.refusals])
         return fits if fits.any() else ~fits
 

@@ -348,6 +348,5 @@ class Known:
 
 
 def _place(config: Config, forecast: Forecast) -> int | None:
-    """Return the position of a configuration in a forecast, whatever its workers do between epochs."""
     alike = (replace(config, persistent_workers=keeps) for keeps in {False, config.num_workers > 0})
     return next((forecast.position[each] for each in alike if each in forecast.position), None)

@@ -137,7 +137,6 @@ class LoaderModel:
 
 
 def _in_flight(config: Config) -> int:
-    """Return the most batches in flight: one more than are prefetched."""
     return config.num_workers * (config.prefetch_factor or 0) + 1 if config.num_workers else 0
 
 
@@ -230,7 +229,6 @@ def _build_at(traces: Sequence[LoaderTrace], near: LoaderTrace, batch_size: int)
 
 
 def _error(trace: LoaderTrace) -> float:
-    """Return the standard error of the mean build time; all of it where there was a single one."""
     builds = trace.build_seconds
     return stdev(builds) / math.sqrt(len(builds)) if len(builds) > 1 else builds[0]
 

@@ -102,6 +102,5 @@ def _tried(observations: Observations, option: str, config: Config, beside: Conf
         tried,
         gain=look.samples_per_second / before.samples_per_second - 1,
         memory_change_bytes=look.peak_memory_bytes - before.peak_memory_bytes,
-        first_step_seconds=look.first_step_seconds,
         start_seconds=max(0.0, look.first_step_seconds - before.first_step_seconds),
     )

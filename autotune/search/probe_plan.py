@@ -175,7 +175,6 @@ def _unseen(observations: Observations, config: Config) -> Config | None:
 
 
 def _is_of_group(observations: Observations, config: Config, other: Config) -> bool:
-    """Return whether two steps differ in nothing but the batch."""
     one, two = observations.step_key(config), observations.step_key(other)
     return (one.amp, one.threads, one.options) == (two.amp, two.threads, two.options)
 
@@ -211,7 +210,6 @@ def _next_on_ladder(observations: Observations, space: Space, config: Config) ->
 
 
 def _memory(observations: Observations, looks: Mapping[int, ComputeProbe]) -> tuple[dict[int, int], float]:
-    """Return peak bytes by batch size, and the usable bytes."""
     limit = observations.device_limit or min((look.memory_limit_bytes for look in looks.values()), default=0)
     return {batch: look.peak_memory_bytes for batch, look in looks.items()}, observations.memory_limit.of(limit)
 

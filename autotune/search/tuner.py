@@ -211,7 +211,6 @@ class Tuner:
         self._report(study, Progress(phase="confirm", finished=study.confirmed(attempt, turn)))
 
     def _interrupt(self, study: TuningStudy) -> None:
-        """Note that the user has interrupted, and end the running measurement; the second time means: now."""
         agenda, run = self.agenda(study), self.agenda(study).run
         study.abandon()
         if run.is_interrupted and run.stop is None:

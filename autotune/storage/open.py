@@ -333,7 +333,6 @@ class StudyStorage:
         self._messages.say(self.failure)
 
     def _reason(self, error: Exception) -> str:
-        """Return the error in one line, without the URL's password."""
         if "://" in str(self._path):
             return reason_of(error, str(self._path))
         text = getattr(error, "strerror", None) or str(error) or type(error).__name__

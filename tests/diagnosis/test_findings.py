@@ -386,10 +386,10 @@ BESIDES: dict[str, tuple[Cause | None, Evidence]] = {
         Cause.DATASET_COPIES,
         evidence(split(), host_memory_bytes=2**30, epoch_host_memory_bytes=2**32),
     ),
-    "torch for CPUs": (
-        Cause.CPU_BUILD,
-        evidence(split(), host=replace(HOST, gpus=(GPU,)), anatomy=clean(has_cuda_build=False)),
-    ),
+    "CPUs lost by an import": (Cause.AFFINITY, evidence(split(), conditions={"cpus": 1, "own_cpus": 0.2})),
+    "workers with one CPU": (Cause.AFFINITY, evidence(split(), conditions={"worker_cpus": 1})),
+    "a cache that is freed": (Cause.EMPTY_CACHE, evidence(split(), anatomy=clean(cache_frees=1.0, cache_seconds=0.01))),
+    "a cache that is freed now and then": (None, evidence(split(), anatomy=clean(cache_frees=0.1, cache_seconds=0.01))),
     "a shared card": (Cause.SHARED_GPU, evidence(split(), facts=ON_GPU, conditions={"gpu_foreign_bytes": 2**33})),
     "threads in workers": (Cause.WORKER_THREADS, evidence(split(), conditions={"worker_threads": 4})),
 }
@@ -401,6 +401,17 @@ def test_what_is_worth_knowing_comes_after_the_limit(name: str) -> None:
     found = find(known)
     assert found[0].cause is Cause.COMPUTE
     assert [finding.cause for finding in found if not finding.is_limit] == ([cause] if cause else [])
+
+
+def test_lost_cpus_come_first_where_the_others_are_in_full_use() -> None:
+    found = find(evidence(WAITS, conditions={"cpus": 1, "own_cpus": 0.95}, **COMPUTING))
+    assert found[0].cause is Cause.AFFINITY
+    assert found[0].evidence == (f"1 of {HOST.affinity_cpus} CPUs",)
+    assert found[0].is_limit
+    assert found[1].is_limit
+    assert found[0].what.startswith(f"training may use 1 of {HOST.affinity_cpus} CPUs")
+    assert "os.sched_setaffinity" in found[0].advice
+    assert find(evidence(WAITS, conditions={"cpus": 1, "own_cpus": 0.3}, **COMPUTING))[0].cause is not Cause.AFFINITY
 
 
 HALF = {"samples_per_second": BATCH / 0.060, "steady_samples_per_second": BATCH / 0.060}

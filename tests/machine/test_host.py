@@ -62,12 +62,33 @@ MADE_ON_H100 = MADE_HERE | {"device": H100.name, "torch": "2.13.0+cu130", "drive
     ],
 )
 def test_a_device_that_is_not_used_or_was_never_tried_is_said(
-    device: str, is_chosen: bool, gpus: int, ranks: int, torch: str, note: str | None
+    device: str,
+    is_chosen: bool,
+    gpus: int,
+    ranks: int,
+    torch: str,
+    note: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     host = replace(CPU_HOST, gpus=(H100,) * gpus)
     found = device_notes(device, host, torch, ranks, is_chosen=is_chosen)
     assert len(found) == (note is not None)
     assert note is None or note in found[0]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert device_notes("cpu", host, torch, ranks, is_chosen=False) == device_notes(
+        "cpu", host, torch, ranks, is_chosen=True
+    )
+
+
+def test_a_script_on_the_cpu_beside_a_gpu_that_torch_can_use_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (note,) = device_notes("cpu", GPU_HOST, "2.13.0+cu130", 1, is_chosen=False, is_script=True)
+    assert note.startswith("NVIDIA H100 80GB HBM3 is here, but the script trains on the CPU")
+    (note,) = device_notes("cpu", GPU_HOST, "2.13.0+cpu", 1, is_chosen=False, is_script=True)
+    assert "is a build for CPUs" in note
+    many = replace(GPU_HOST, gpus=(H100,) * 4)
+    assert not device_notes("cuda:0", many, "2.13.0+cu130", 1, is_chosen=False, is_script=True)
 
 
 def machine(root: Path, **files: str) -> Path:

@@ -54,19 +54,31 @@ def test_neither_autotune_nor_torchs_loader_is_in_the_list_and_the_start_method_
     assert names
     assert not [name for name in names if "autotune/" in name or "torch/utils" in name or "_utils/" in name]
     assert plain.start_method in multiprocessing.get_all_start_methods()
-    assert plain.has_cuda_build == (torch.version.cuda is not None or torch.version.hip is not None)
     assert (plain.is_custom_collate, plain.has_getitems) == (False, False)
     assert plain.python_objects < 100
 
 
-def test_a_torch_that_raises_without_an_accelerator_is_asked_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(check_available: bool = False) -> None:  # as torch 2.6 does; torch's optimizers ask with a check
-        if not check_available:
-            raise RuntimeError("cannot access accelerator device when none is available")
+@pytest.mark.parametrize("name", ["cuda", "accelerator"])
+def test_freeing_the_cache_in_each_step_is_counted_with_its_seconds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, freed = getattr(torch, name), list[int]()
 
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", asked)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    assert look(Squares(MANY), seconds=0.1).has_cuda_build == bool(torch.version.cuda or torch.version.hip)
+    def free() -> None:
+        freed.append(1)
+        time.sleep(0.002)
+
+    monkeypatch.setattr(module, "empty_cache", free, raising=False)
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        getattr(torch, name).empty_cache()
+        loss: torch.Tensor = model(batch).sum()
+        return loss
+
+    found = look(Squares(MANY), training_step=step)
+    assert found.cache_frees == 1.0
+    assert 0.002 <= found.cache_seconds < 0.02
+    assert module.empty_cache is free
+    assert freed
+    assert look(Squares(MANY), seconds=0.1).cache_frees == 0
 
 
 def test_the_profiler_is_off_afterwards_also_after_an_error() -> None:

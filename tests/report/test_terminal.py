@@ -17,7 +17,6 @@ from rich.console import Console
 from autotune.config import Config, change_of_training
 from autotune.messages import Progress
 from autotune.outcome import Outcome
-from autotune.probes import Trace, TracedOperation
 from autotune.records import Attempt, Part, Probe, StepTime
 from autotune.report import terminal
 from autotune.report.terminal import (
@@ -398,7 +397,7 @@ def test_the_summary_has_a_line_for_every_option_that_was_tried() -> None:
         TriedOption(option="tf32", kept=False, message="tf32 does not apply here: the model is on cpu; leave it out"),
         TriedOption(option="fused_optimizer", kept=True, gain=0.03),
         TriedOption(option="checkpointing", kept=False, gain=-0.2, message="the step is not 2 % faster with it"),
-        TriedOption(option="compile", kept=True, gain=0.3, first_step_seconds=12.1, start_seconds=12.0),
+        TriedOption(option="compile", kept=True, gain=0.3, start_seconds=12.0),
     )
     text = shown(summary(examples.faster_result(config=OPTIONED, tried=tried)), width=200)
     lines = [line[len("Option") :].strip() for line in text.splitlines() if line.startswith("Option")]
@@ -439,9 +438,6 @@ def test_every_text_can_be_printed_and_nothing_is_hidden(text: str) -> None:
 # Diagnoses.
 
 
-TRACE = Trace(path="trace.json", operations=(TracedOperation(name="aten::mm", seconds=0.0123, calls=4.0),), steps=5)
-
-
 def diagnosed(width: int = 80, **changes: object) -> str:
     return shown(terminal.diagnosis_report(examples.diagnosis(**changes)), width)
 
@@ -452,15 +448,6 @@ def test_the_limit_comes_first_with_its_share_its_evidence_and_what_to_do() -> N
     assert "   · 70 % in data.py:7 decode\n" in limit
     assert "   To do: more workers; do less for each sample\n" in limit
     assert "1. dataset copies: the dataset consists of many Python objects\n" in besides
-
-
-def test_a_trace_is_named_with_its_longest_operations_and_the_width_is_kept() -> None:
-    text = diagnosed(trace=TRACE)
-    assert "12.3 ms      4 times  aten::mm" in text
-    assert "Written: trace.json" in text
-    for width in (40, 80, 120):
-        text = diagnosed(width=width, trace=TRACE, notes=("something to know " * 10,))
-        assert max(map(cell_len, text.splitlines())) <= width
 
 
 def test_brackets_in_names_are_no_markup() -> None:

@@ -201,14 +201,13 @@ def test_no_process_that_reads_the_dataset_forks_workers(tmp_path: Path, monkeyp
         (replace(SOUND, batch_size=16), "compute"),
         (replace(SOUND, amp="bf16"), "numerics"),
         (with_workers, "training"),
-        (with_workers, "trace"),
         (SOUND, "training"),
         (SOUND, "anatomy"),
     ]
     with runner_of("telling_who_reads") as runner:
         runner.inspect(SOUND)
         for config, part in parts:
-            request = Request(seconds=0.2, time_limit=60, part=part, trace_path=str(tmp_path / "trace.json"))
+            request = Request(seconds=0.2, time_limit=60, part=part)
             assert runner.measure(config, request).found, (part, config)
     lines = [line.split() for line in set((tmp_path / "read").read_text().splitlines())]
     readers = {process for process, _, in_worker in lines if in_worker == "False"}

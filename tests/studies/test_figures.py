@@ -26,6 +26,9 @@ from studies.faults import summary as faults
 from studies.faults.zoo import FAULTS
 from studies.openings.run import CPU, PLACES, table
 from studies.ranks.scripts import SCRIPTS, TRAINERS
+from studies.referee import summary as referee
+from studies.remedies import summary as remedies
+from studies.remedies.jobs import STORED
 from tests.ranks.failing import FAILURES, LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -338,6 +341,36 @@ def of_scripts() -> Quoted:
     yield f"takes {small:.1f} µs of CPU time a file more than without, a file of 64 MiB {large:.1f} % more"
 
 
+def of_referee() -> Quoted:
+    found = {part: referee.read(part) for part in ("quiet", "busy")}
+    for pairs in found.values():
+        assert Counter(pair["kind"] for pair in pairs) == {"equal": 20, "slower": 20}
+        assert max(pair["seconds"] for pair in pairs) <= referee.MOST_SECONDS
+    verdicts = Counter((pair["kind"], pair["verdict"]) for pairs in found.values() for pair in pairs)
+    assert verdicts["equal", "faster"] + verdicts["equal", "slower"] <= 4
+    assert sum((pair["kind"], pair["verdict"]) == ("slower", "slower") for pair in found["quiet"]) >= 15
+    assert Counter(pair["kind"] for pair in referee.read("train_doctor")) == {"equal": 10, "slower": 10}
+    yield "\n".join(referee.table())
+
+
+def of_remedies() -> Quoted:
+    runs = remedies.read()
+    assert {run["job"] for run in runs} == remedies.JOBS.keys()
+    for run in runs:
+        whole, in_memory = remedies.remedy(run), remedies.remedy(run, "in-memory")
+        if run["job"] not in STORED:
+            assert {whole["verdict"], in_memory["verdict"]} <= {"no difference", "slower"}
+            continue
+        rate, size, seconds = remedies.shares(run)
+        assert (whole["verdict"], whole["before"]) == ("faster", STORED[run["job"]])
+        assert 0.85 <= rate <= 1.15
+        assert 0.95 <= size <= 1.05
+        assert 0.6 <= seconds <= 1.4
+    assert remedies.reading() >= 0.8
+    yield f"at {remedies.reading():.2f} of the rate"
+    yield "\n".join(remedies.table())
+
+
 def of_simulated_machines() -> Quoted:
     runs, summary = csv("simulated_machines/recorded/runs.csv"), script("simulated_machines", "summary")
 
@@ -382,8 +415,8 @@ def of_trainers() -> Quoted:
 
 FIGURES: list[Callable[[], Quoted]] = [
     of_batch, of_confirmation, of_digits, of_faults, of_first_answers, of_loader_prediction, of_measurement_truth,
-    of_neighbours, of_openings, of_promise, of_ranks, of_samplers, of_scripts, of_simulated_machines, of_stopping,
-    of_trainers,
+    of_neighbours, of_openings, of_promise, of_ranks, of_referee, of_samplers, of_scripts,
+    of_simulated_machines, of_stopping, of_trainers,
 ]  # fmt: skip
 
 
