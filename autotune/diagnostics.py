@@ -9,6 +9,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.diagnosis.findings import Diagnosis, Evidence
 from autotune.diagnosis.limits import find
+from autotune.errors import UsageError
 from autotune.knobs import as_baseline, fitted
 from autotune.machine.host import device_notes, inspect_host
 from autotune.messages import Messages, Progress
@@ -52,6 +53,8 @@ def diagnose(
     source = describe(workload, dataset)
     with ProcessRunner(source, device, on_wait=messages.say, oversubscribe_ranks=oversubscribe_ranks) as runner:
         given = as_baseline(config, ranks=ranks)
+        if remedies and given.ranks > 1:
+            raise UsageError("--try: measures one process; leave out --ranks")
         facts = runner.inspect(given)
         if runner.script is not None and config is None:
             given = replace(runner.script.present, ranks=given.ranks)

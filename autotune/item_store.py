@@ -23,8 +23,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from autotune.errors import UsageError
 
-LOCKS = 256
-"""Locks among which the numbers of records are divided."""
+LOCKS, POLL = 256, 0.0005
+"""Locks among which the numbers of records are divided, and seconds until one that is held is tried again."""
 CHECKED = 8
 """Items that a process reads twice, to see that they do not vary."""
 HEAD = struct.Struct("<II")
@@ -85,11 +85,11 @@ class ItemStore:
 
     def write(self, number: int, make: Callable[[], bytes]) -> memoryview:
         """Write a record that is made, unless another process has just written it; return it."""
-        with FileLock(self.folder / f"lock-{number % LOCKS}"):
+        with FileLock(self.folder / f"lock-{number % LOCKS}", poll_interval=POLL):
             if (known := self.read(number)) is not None:
                 return known
             record = make()
-            with FileLock(self.folder / "lock"), (self.folder / "items").open("ab") as file:
+            with FileLock(self.folder / "lock", poll_interval=POLL), (self.folder / "items").open("ab") as file:
                 file.write(record)
                 file.flush()
                 self._index[number, 1] = len(record)

@@ -17,10 +17,11 @@ from autotune.messages import Messages, Progress
 from autotune.probes import LoaderTrace, StoredItems
 from autotune.records import Attempt, RemedyName, Request, Runner
 
-STORE_SECONDS, TIME_LIMIT = 5.0, 120.0
-"""Seconds for which items are stored, and after which the storing is given up."""
+STORE_SECONDS = 5.0
+"""Seconds for which items are stored."""
 REMEDY_SECONDS = 45.0
 """Seconds for a remedy and the present way."""
+KEPT = "the dataset keeps what it has read: compared are later epochs"
 NAMES: tuple[RemedyName, ...] = ("stored", "in-memory", "on-device")
 
 
@@ -30,7 +31,6 @@ class _WithRemedy:
 
     runner: Runner
     fields: Mapping[str, Any]
-    """Those of each request."""
 
     def measure(self, config: Config, request: Request) -> Attempt:
         return self.runner.measure(config, replace(request, **self.fields))
@@ -41,51 +41,43 @@ class _WithRemedy:
 
 def tried(runner: Runner, found: Diagnosis, loader: LoaderTrace | None, messages: Messages) -> Iterator[Remedy]:
     """Yield each remedy with its gain, or with the reason why it was not measured."""
-    config = found.config
-    names = NAMES[: 2 if found.facts.device == "cpu" else 3]
-    if reason := _reason_against(found, loader):
-        yield from (Remedy(name=name, reason=reason) for name in names)
-        return
-    messages.show(Progress(phase="probe", running=config))
-    request = Request(seconds=STORE_SECONDS, time_limit=TIME_LIMIT, part="store", store="items", fresh=True)
-    attempt = runner.measure(config, request)
-    if attempt.store is None:
-        yield from (Remedy(name=name, reason=attempt.message) for name in names)
-        return
-    for name in names:
+    is_kept = loader is not None and loader.is_own_cache
+    messages.show(Progress(phase="probe", running=found.config))
+    request = Request(seconds=STORE_SECONDS, part="store", store="items", fresh=True)
+    attempt = runner.measure(found.config, request)
+    for name in NAMES[: 2 if found.facts.device == "cpu" else 3]:
         time = Budget(REMEDY_SECONDS)
-        yield _measured(runner, found, name, attempt.store, messages, time)
+        remedy = Remedy(name=name, reason=attempt.message)
+        yield _measured(runner, found, remedy, attempt.store, messages, time, is_kept) if attempt.store else remedy
         if time.seconds < REMEDY_SECONDS:  # the user has interrupted
             return
 
 
-def _reason_against(found: Diagnosis, loader: LoaderTrace | None) -> str:
-    if found.config.ranks > 1:
-        return "remedies are tried in one process: leave out --ranks"
-    if found.facts.dataset_length is None:
-        return "items have no index: only those of a map-style dataset can be stored"
-    is_kept = loader is not None and loader.is_own_cache
-    return "the dataset keeps its items already: later epochs read them from memory" if is_kept else ""
-
-
 def _measured(
-    runner: Runner, found: Diagnosis, name: RemedyName, items: StoredItems, messages: Messages, time: Budget
+    runner: Runner,
+    found: Diagnosis,
+    remedy: Remedy,
+    items: StoredItems,
+    messages: Messages,
+    time: Budget,
+    is_kept: bool,
 ) -> Remedy:
     config, length, free = found.config, found.facts.dataset_length or 0, MemoryMeter().available()
-    if name == "on-device":
+    if remedy.name == "on-device":
         free = found.measurement.memory_limit_bytes - found.measurement.peak_memory_bytes
     total, seconds = round(items.item_bytes * length), items.item_seconds * length / max(1, config.num_workers)
-    remedy = Remedy(name=name, total_bytes=total, free_bytes=free, seconds=seconds, before=items.before)
+    remedy = replace(remedy, total_bytes=total, free_bytes=free, seconds=seconds, before=items.before)
     if total > free:
         return replace(remedy, reason=f"they do not fit in the {format_size(free)} that are free")
-    own = config if name == "stored" else replace(config.without_workers, pin_memory=False)
-    fields = {"store": items.folder, "remedy": name, "before": items.before}
-    sides = Side("present", config, runner), Side(name, own, _WithRemedy(runner, fields))
+    own = config if remedy.name == "stored" else replace(config.without_workers, pin_memory=False)
+    fields = {"store": items.folder, "remedy": remedy.name, "before": items.before}
+    sides = Side("present", config, runner), Side(remedy.name, own, _WithRemedy(runner, fields))
+    seed = secrets.randbits(31)
     try:
-        rounds, _ = in_rounds(sides, time, messages, margin=0.0, seed=secrets.randbits(31))
+        rounds, _ = in_rounds(sides, time, messages, margin=0.0, seed=seed, later_epochs=is_kept)
     except NothingFeasibleError as error:
         return replace(remedy, reason=str(error))
     samples, ratio = found.facts.epoch_samples, rounds.speedup(own)
     saved = samples / rounds.baseline.rate * (1 - 1 / ratio) if samples else None
-    interval = rounds.interval(own)
-    return replace(remedy, verdict=rounds.verdict(own), ratio=ratio, interval=interval, saved_seconds=saved)
+    remedy = replace(remedy, verdict=rounds.verdict(own), ratio=ratio, interval=rounds.interval(own))
+    return replace(remedy, saved_seconds=saved, reason=KEPT if is_kept else "")

@@ -10,6 +10,7 @@ import pytest
 from autotune import comparison, diagnose, remedies
 from autotune.config import Config
 from autotune.diagnosis.findings import Diagnosis, Remedy
+from autotune.errors import UsageError
 from autotune.messages import Messages
 from autotune.outcome import Outcome
 from autotune.probes import StoredItems
@@ -94,18 +95,38 @@ def test_a_set_larger_than_free_memory_gets_bytes_and_time_and_no_rate(monkeypat
 CACHED = examples.loader_trace(build_seconds=(0.1,), again_seconds=0.001, elsewhere_seconds=0.1)
 
 
+def test_of_a_dataset_that_keeps_what_it_has_read_later_epochs_are_compared() -> None:
+    machine = Machine({"present": 1.0, "stored": 1.0, "in-memory": 0.6})
+    found = result(machine, loader=CACHED)
+    assert all(each.later_epochs for each in machine.requests if each.part == "training")
+    assert [each.is_worth for each in found] == [False, False]
+    text = shown(diagnosis_report(replace(DIAGNOSIS, remedies=tuple(found))), 200)
+    assert (
+        text.count("not worth it: ") == text.count("the dataset keeps what it has read: compared are later epochs") == 2
+    )
+
+
+def test_ranks_are_refused_before_anything_is_measured() -> None:
+    with pytest.raises(UsageError, match="--try: measures one process; leave out --ranks"):
+        diagnose("tests.limited:by_compute", device="cpu", ranks=2, remedies=True)
+
+
 @pytest.mark.parametrize(
-    ("found", "loader", "said"),
+    ("verdict", "interval", "is_worth"),
     [
-        (DIAGNOSIS, CACHED, "the dataset keeps its items already"),
-        (replace(DIAGNOSIS, config=replace(CONFIG, ranks=2)), None, "in one process: leave out --ranks"),
-        (replace(DIAGNOSIS, facts=examples.facts(dataset_length=None)), None, "items have no index"),
+        ("faster", (1.5, 2.0), True),
+        ("faster", (1.02, 1.09), False),
+        ("undecided", (0.96, 1.05), False),
+        ("undecided", (0.9, 1.3), None),
+        ("undecided", None, None),
+        ("slower", (0.4, 0.6), False),
+        ("", None, None),
     ],
 )
-def test_what_is_not_tried_says_why(found: Diagnosis, loader: Any, said: str) -> None:
-    machine = Machine({})
-    assert all(said in each.reason for each in result(machine, found, loader))
-    assert not machine.requests
+def test_a_remedy_that_gains_a_tenth_at_most_is_not_worth_it(
+    verdict: str, interval: tuple[float, float] | None, is_worth: bool | None
+) -> None:
+    assert Remedy(name="stored", verdict=verdict, ratio=1.0, interval=interval).is_worth is is_worth
 
 
 def test_items_that_cannot_be_stored_say_why() -> None:

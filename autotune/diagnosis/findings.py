@@ -31,6 +31,8 @@ FASTER = 1.02
 FAR_SLOWER = 0.8
 """Ratio of two rates below which one is slower for whatever else differs between the two."""
 LESS_FOR_EACH = "store the data decoded or smaller, use faster decoders, augment whole batches on the device"
+LEAST_WORTH = 1.1
+"""Gain in speed below which a remedy is not worth its bytes and its code."""
 SMALLER_TYPES = "send smaller types (uint8 images)"
 
 
@@ -416,7 +418,13 @@ class Remedy:
     before: str | None = None
     """Attribute of the dataset whose input is stored, and which is called at each draw; ``None`` for whole items."""
     reason: str = ""
-    """The reason why it was not measured."""
+    """The reason why it was not measured, or a remark on how it was."""
+
+    @property
+    def is_worth(self) -> bool | None:
+        """Whether it pays; not where it gains a tenth at most, and ``None`` where that is not known."""
+        is_small = self.interval is not None and self.interval[1] <= LEAST_WORTH
+        return False if is_small else self.verdict == "faster" or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

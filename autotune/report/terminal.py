@@ -397,7 +397,7 @@ def _remedy_lines(remedies: Sequence[Remedy]) -> Iterator[RenderableType]:
     yield Text("What a remedy for waiting would gain", style="bold")
     for remedy in remedies:
         yield Text(f"  {remedy.name:<10} {_remedy_text(remedy)}")
-    if (way := remedies[0]).verdict == "faster":
+    if (way := remedies[0]).is_worth:
         before = f', before="{way.before}"' if way.before else ""
         todo = f'To do: dataset = autotune.stored(dataset, "cache/"{before}), which the first epoch fills'
         yield Padding(Text(f"{todo}; at scale litdata, webdataset, DALI and FFCV do the like"), INDENT, expand=False)
@@ -412,11 +412,12 @@ def _remedy_text(remedy: Remedy) -> str:
         )
     if remedy.ratio is None:
         return f"not measured: {remedy.reason}{sizes}"
-    worth = {"faster": "", "undecided": "undecided: "}.get(remedy.verdict, "not worth it: ")
+    worth = {True: "", False: "not worth it: ", None: "undecided: "}[remedy.is_worth]
     interval = " ({:.2f} to {:.2f})".format(*remedy.interval) if remedy.interval else ""
-    saved = remedy.saved_seconds if remedy.verdict == "faster" else None
+    saved = remedy.saved_seconds if remedy.is_worth else None
     epoch = "" if saved is None else f", {format_duration(saved)} less for each epoch"
-    return f"{worth}{remedy.ratio:.2f} times as fast{interval}{epoch}{sizes}"
+    remark = remedy.reason and f"; {remedy.reason}"
+    return f"{worth}{remedy.ratio:.2f} times as fast{interval}{epoch}{sizes}{remark}"
 
 
 class PlainProgress:

@@ -45,7 +45,7 @@ def as_tensor(picture: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255
 
 
-def augmented(picture: Image.Image) -> torch.Tensor:
+def random_part(picture: Image.Image) -> torch.Tensor:
     """Return a random part of a picture, by chance mirrored."""
     left, top = torch.randint(0, 16, (2,)).tolist()
     part = picture.crop((left, top, left + SIZE - 16, top + SIZE - 16))
@@ -90,7 +90,7 @@ def waiting_step(net: nn.Module, batch: Any) -> torch.Tensor:
 
 JOBS = {
     "png": lambda: Workload(model(SIZE), Pictures(as_tensor)),
-    "augmented": lambda: Workload(model(SIZE - 16), Pictures(augmented)),
+    "augmented": lambda: Workload(model(SIZE - 16), Pictures(random_part)),
     "collate": lambda: Workload(model(32), in_memory(), collate_fn=slow_collate),
     "memory": lambda: Workload(model(32), in_memory(), training_step=waiting_step),
 }

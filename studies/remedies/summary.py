@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from autotune.diagnosis.findings import Remedy
 from studies.remedies.jobs import STORED
 
 RECORDED = Path(__file__).resolve().parent / "recorded" / "runs.jsonl"
@@ -35,10 +36,13 @@ def gained(run: dict[str, Any]) -> float:
     return median(after / before for before, after in run["turns"])
 
 
+def is_worth(found: dict[str, Any]) -> bool | None:
+    """Return whether a remedy was said to pay."""
+    return Remedy(**found).is_worth
+
+
 def said(found: dict[str, Any]) -> str:
-    if found["ratio"] is None:
-        return str(found["reason"])
-    words = {"faster": "", "undecided": "undecided, "}.get(found["verdict"], "not worth it, ")
+    words = {True: "", False: "not worth it, ", None: "undecided, "}[is_worth(found)]
     return f"{words}{found['ratio']:.2f} ({found['interval'][0]:.2f} to {found['interval'][1]:.2f})"
 
 

@@ -359,10 +359,10 @@ def of_remedies() -> Quoted:
     for run in runs:
         whole, in_memory = remedies.remedy(run), remedies.remedy(run, "in-memory")
         if run["job"] not in STORED:
-            assert {whole["verdict"], in_memory["verdict"]} <= {"no difference", "slower"}
+            assert remedies.is_worth(whole) is remedies.is_worth(in_memory) is False
             continue
         rate, size, seconds = remedies.shares(run)
-        assert (whole["verdict"], whole["before"]) == ("faster", STORED[run["job"]])
+        assert (remedies.is_worth(whole), whole["before"]) == (True, STORED[run["job"]])
         assert 0.85 <= rate <= 1.15
         assert 0.95 <= size <= 1.05
         assert 0.6 <= seconds <= 1.4
@@ -415,7 +415,7 @@ def of_trainers() -> Quoted:
 
 FIGURES: list[Callable[[], Quoted]] = [
     of_batch, of_confirmation, of_digits, of_faults, of_first_answers, of_loader_prediction, of_measurement_truth,
-    of_neighbours, of_openings, of_promise, of_ranks, of_referee, of_samplers, of_scripts,
+    of_neighbours, of_openings, of_promise, of_ranks, of_referee, of_remedies, of_samplers, of_scripts,
     of_simulated_machines, of_stopping, of_trainers,
 ]  # fmt: skip
 
