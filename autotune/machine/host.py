@@ -131,9 +131,7 @@ class MemoryMeter:
         return min([machine, *(max(0, limit - _in_use(group)) for group, limit in self._limits)])
 
 
-def device_notes(
-    device: str, host: Host, torch: str, ranks: int, *, is_chosen: bool, is_script: bool = False
-) -> list[str]:
+def device_notes(device: str, host: Host, torch: str, ranks: int, *, is_chosen: bool, is_script: bool) -> list[str]:
     """Return a sentence for each accelerator that is not used although it is there, or that was never tried.
 
     ``device`` trains in ``ranks`` processes with this version of ``torch``; ``is_chosen`` where the user has named it.

@@ -58,10 +58,9 @@ def _rebuilt(batch: Any, again: Callable[[Any], Any]) -> Any:
 
 def with_tensors(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return a batch with each tensor changed."""
-    if isinstance(batch, torch.Tensor):
-        return change(batch)
-    is_made_of = isinstance(batch, (tuple, list, Mapping))
-    return _rebuilt(batch, lambda part: with_tensors(part, change)) if is_made_of else batch
+    if isinstance(batch, (tuple, list, Mapping)):
+        return _rebuilt(batch, lambda part: with_tensors(part, change))
+    return change(batch) if isinstance(batch, torch.Tensor) else batch
 
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:

@@ -72,13 +72,14 @@ def test_a_device_that_is_not_used_or_was_never_tried_is_said(
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     host = replace(CPU_HOST, gpus=(H100,) * gpus)
-    found = device_notes(device, host, torch, ranks, is_chosen=is_chosen)
+    found = device_notes(device, host, torch, ranks, is_chosen=is_chosen, is_script=False)
     assert len(found) == (note is not None)
     assert note is None or note in found[0]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert device_notes("cpu", host, torch, ranks, is_chosen=False) == device_notes(
-        "cpu", host, torch, ranks, is_chosen=True
+    named, chosen = (
+        device_notes("cpu", host, torch, ranks, is_chosen=chosen, is_script=False) for chosen in (False, True)
     )
+    assert named == chosen
 
 
 def test_a_script_on_the_cpu_beside_a_gpu_that_torch_can_use_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from autotune.measure.code_probe import look_inside
 from autotune.measure.device import CpuDevice
 from autotune.probes import Anatomy
 from autotune.workload import Workload
+from tests.accelerator import Card, FakeAccelerator
 from tests.datasets import CountingUp, Squares, first_elements
 from tests.measure.doing import MANY, Doing
 
@@ -79,6 +80,26 @@ def test_freeing_the_cache_in_each_step_is_counted_with_its_seconds(name: str, m
     assert module.empty_cache is free
     assert freed
     assert look(Squares(MANY), seconds=0.1).cache_frees == 0
+
+
+def test_on_an_accelerator_the_time_is_that_of_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Card()
+
+    def free() -> None:
+        card.empty_cache()
+        card.sleep(0.25)
+
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
+        card.sleep(0.5)
+        loss: torch.Tensor = model(batch).sum()
+        return loss
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", free)
+    workload = Workload(Mean(), Squares(MANY), training_step=step)
+    found = look_inside(workload, Config(batch_size=BATCH_SIZE), FakeAccelerator(card), 20.0)
+    assert (found.cache_frees, found.cache_seconds) == (2.0, 0.5)
 
 
 def test_the_profiler_is_off_afterwards_also_after_an_error() -> None:
