@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ from autotune.errors import UsageError
 
 LOCKS, POLL = 256, 0.0005
 """Locks among which the numbers of records are divided, and seconds until one that is held is tried again."""
-CHECKED = 8
-"""Items that a process reads twice, to see that they do not vary."""
+CHECKED, EDGE = 8, 2**25
+"""Items that a process reads twice, to see that they do not vary; bytes of both ends of an array that identify it."""
 HEAD = struct.Struct("<II")
 """Bytes of an item's pickle, and how many arrays follow it; the bytes of each come next."""
 
@@ -146,25 +147,25 @@ class Stored(InPlaceOf):
         return part
 
     def _encoded(self, number: int) -> bytes:
-        self._given = list[Any]()
-        item, pickler = self._dataset[number], _Pickler()
+        self._given, file = list[Any](), io.BytesIO()
+        item, pickler = self._dataset[number], _Pickler(file)
         if self._before:
             parts = list({id(part): part for part in self._given}.values())
             pickler.dump(parts)
             pickler.places = {id(part): place for place, part in enumerate(parts)}
         pickler.dump(item)
         if self._before and not pickler.met:
-            told = f"items do not hold what {self._before} returns: what comes before it cannot be stored"
-            raise UsageError(f"{type(self._dataset).__qualname__}: {told}")
-        return pickler.record()
+            raise UsageError(f"{type(self._dataset).__qualname__}: its items do not hold what {self._before} returns")
+        sizes = [len(each) for each in pickler.buffers]
+        begin = HEAD.pack(len(file.getvalue()), len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
+        return b"".join((begin, file.getvalue(), *pickler.buffers))
 
     def _decoded(self, record: memoryview) -> Any:
         length, count = HEAD.unpack_from(record)
         begin = HEAD.size + 8 * count
         head, end, buffers = record[begin : begin + length], begin + length, []
         for size in struct.unpack_from(f"<{count}Q", record, HEAD.size):
-            buffers.append(bytearray(record[end : end + size]))
-            end += size
+            buffers.append(bytearray(record[end : (end := end + size)]))
         if not self._before:
             return pickle.loads(head, buffers=buffers)
         unpickler = pickle.Unpickler(io.BytesIO(head), buffers=buffers)
@@ -174,24 +175,19 @@ class Stored(InPlaceOf):
 
 
 class _Pickler(pickle.Pickler):
-    """Makes the record of an item: tensors as arrays, arrays beside the rest, and parts with a place by that."""
+    """Pickles an item: tensors as arrays, the content of arrays apart, and parts with a place by that."""
 
-    def __init__(self) -> None:
-        self._file, self._buffers = io.BytesIO(), list[memoryview]()
-        super().__init__(self._file, protocol=5, buffer_callback=lambda each: self._buffers.append(each.raw()))
-        self.places, self.met = dict[int, int](), 0
-
-    def record(self) -> bytes:
-        head, sizes = self._file.getvalue(), [len(each) for each in self._buffers]
-        begin = HEAD.pack(len(head), len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
-        return b"".join((begin, head, *self._buffers))
+    def __init__(self, file: Any) -> None:
+        self.buffers, self.places, self.met = list[memoryview](), dict[int, int](), 0
+        super().__init__(file, protocol=5, buffer_callback=lambda each: self.buffers.append(each.raw()))
 
     def persistent_id(self, part: Any) -> int | None:
-        place = self.places.get(id(part))
-        self.met += place is not None
+        self.met += (place := self.places.get(id(part))) is not None
         return place
 
     def reducer_override(self, part: Any) -> Any:
+        if isinstance(part, np.memmap):
+            return np.asarray(part).__reduce_ex__(5)
         if type(part) is torch.Tensor and part.layout is torch.strided:
             with suppress(TypeError, RuntimeError):  # of a type that numpy lacks, or with gradients
                 array = np.ascontiguousarray(part.numpy()).reshape(part.shape)
@@ -205,16 +201,20 @@ def _tensor(content: Any, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
 
 def _identity(dataset: Any, before: str | None) -> dict[str, Any]:
     """Return the facts by which a dataset is known again; the attribute that is called later is none of them."""
-    kind, state = type(dataset), {name: value for name, value in vars(dataset).items() if name != before}
+    kind, own = type(dataset), getattr(dataset, "__dict__", {})
+    state = {name: value for name, value in own.items() if name != before}
     source = [*map(_digest, dict.fromkeys([*kind.__mro__, *map(type, state.values())]))]
     known = {"class": kind.__qualname__, "length": len(dataset), "before": before, "source": source}
     return known | {f"attribute {name}": _digest(value) for name, value in state.items()}
 
 
 def _digest(value: Any) -> str:
+    digest = hashlib.sha256()
     with suppress(Exception):  # C code, an open file, a lock
-        pickler = _Pickler()
+        pickler = _Pickler(SimpleNamespace(write=digest.update))  # large data are never copied
         value = inspect.getsource(value) if isinstance(value, type) else value
         pickler.dump(sorted(map(repr, value)) if isinstance(value, (set, frozenset)) else value)
-        return hashlib.sha256(pickler.record()).hexdigest()
+        for each in pickler.buffers:
+            digest.update(str(len(each)).encode() + bytes(each[:EDGE]) + bytes(each[-EDGE:]))
+        return digest.hexdigest()
     return str(getattr(value, "__qualname__", type(value).__qualname__))

@@ -303,6 +303,21 @@ def test_the_store_of_another_dataset_is_refused(other: str, tmp_path: Path) -> 
     stored(Items([torch.zeros(2)] * 4), tmp_path / "cache")[1]
 
 
+def test_large_data_of_a_dataset_are_neither_copied_nor_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.item_store.EDGE", 4096)
+    rows = np.memmap(tmp_path / "rows", np.uint8, "w+", shape=(3, 2**34))  # 48 GiB of which nothing is on the disk
+    stored(Items(rows), tmp_path / "cache")
+    rows[0, 0] = 1
+    with pytest.raises(UsageError, match="attribute items differ"):
+        stored(Items(rows), tmp_path / "cache")
+
+
+def test_a_list_is_a_dataset_too(tmp_path: Path) -> None:
+    assert same(stored([torch.ones(3)] * 2, tmp_path / "cache")[1], torch.ones(3))
+
+
 def test_a_subset_of_other_samples_is_another_dataset(tmp_path: Path) -> None:
     whole = Items([torch.full((2,), index) for index in range(9)])
     stored(Subset(whole, [1, 2]), tmp_path / "cache")[0]
