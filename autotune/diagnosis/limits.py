@@ -34,13 +34,12 @@ TAKEN = 0.5
 def find(evidence: Evidence) -> tuple[Finding, ...]:
     """Return the limits of the rate, the most expensive first, then other facts worth knowing."""
     foreign = evidence.measurement.conditions.taken_share
-    limits = [*_masked(evidence), *sorted(_limits(evidence), key=lambda finding: -(finding.share or 0.0))]
+    limits = sorted(_limits(evidence), key=lambda finding: -(finding.share or 0.0))
     larger = [finding for finding in limits if not foreign or (finding.share or 0.0) > foreign]
     limits = limits or [_step_limit(evidence)]
     if foreign:
         limits = [*larger, _neighbours(evidence), *limits[len(larger) :]]
-    if foreign >= TAKEN:
-        limits = [_neighbours(evidence)]
+    limits = [_neighbours(evidence)] if foreign >= TAKEN else [*_masked(evidence), *limits]
     found = [*limits, *habits(evidence)]
     causes = dict.fromkeys(finding.cause for finding in found)
     return tuple(_together([finding for finding in found if finding.cause is cause]) for cause in causes)

@@ -411,6 +411,9 @@ def test_lost_cpus_come_first_where_the_others_are_in_full_use() -> None:
     assert found[1].is_limit
     assert found[0].what.startswith(f"training may use 1 of {HOST.affinity_cpus} CPUs")
     assert "os.sched_setaffinity" in found[0].advice
+    beside = find(evidence(WAITS, conditions=CROWDED | {"cpus": 3, "own_cpus": 2.9, "foreign_cpus": 0.3}, **COMPUTING))
+    assert beside[0].cause is Cause.AFFINITY
+    assert sum(finding.share or 0.0 for finding in beside if finding.is_limit) <= 1
     assert find(evidence(WAITS, conditions={"cpus": 1, "own_cpus": 0.3}, **COMPUTING))[0].cause is not Cause.AFFINITY
 
 
